@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -92,37 +92,42 @@ def train(
         command = [sys.executable, "-m", "rlinf_async.cli", "train", "--config-name", config.name, *options]
         command += config.overrides
         raise typer.Exit(supervise(command, restarts=restarts, wait_s=restart_wait, say=_say))
-    with answering_signals():
-        cfg, host, cluster = _prepared(config, worker_logs=worker_logs, dashboard=dashboard, join=join)
-    threading.excepthook = _say_thread
-    # In this order, so that the ending is recorded before it is printed.
-    with (
-        _ending_in_a_sentence(),
-        recorded(lambda: host.run_dir(cfg), judge=_judge(cluster)),
-        TERMINATION.through_ray(),
-    ):
-        TERMINATION.install()  # and again after Ray's start, as Ray installs its own SIGTERM handler
-        host.train(cfg, dashboard=dashboard)
+    with ExitStack() as begun:
+        with answering_signals():
+            cfg, host, cluster = _prepared(config, begun, worker_logs, dashboard=dashboard, join=join)
+        threading.excepthook = _say_thread
+        # In this order, so that the ending is recorded before it is printed.
+        with (
+            _ending_in_a_sentence(),
+            recorded(lambda: host.run_dir(cfg), judge=_judge(cluster)),
+            TERMINATION.through_ray(),
+        ):
+            TERMINATION.install()  # and again after Ray's start, as Ray installs its own SIGTERM handler
+            host.train(cfg, dashboard=dashboard)
 
 
 def _prepared(
-    config: Chosen, *, worker_logs: bool, dashboard: bool, join: bool
+    config: Chosen, begun: ExitStack, worker_logs: bool, *, dashboard: bool, join: bool
 ) -> tuple[DictConfig, Host, RayCluster]:
-    """Return the config of a run that can start, its host, and the kind of its Ray cluster."""
+    """Return the config of a run that can start, its host, and the kind of its Ray cluster; what begins
+    meanwhile ends with `begun`, unless the run has taken it.
+    """
     _choose_logs(worker_logs=worker_logs, dashboard=dashboard)
+    cfg = config.compose()
+    host = or_exit(host_of, cfg)
+    cluster = or_exit(host.ray_cluster, cfg)
+    if cluster != "none":
+        from rlinf_async.ray_runtime.cluster.environment import choose_cluster, is_chosen
+
+        or_exit(partial(choose_cluster, own=cluster == "own", join=join, environ=os.environ))
+        if is_chosen(os.environ) and not dashboard:
+            begun.enter_context(host.begin())
     import torch.multiprocessing as multiprocessing
 
     # As in RLinf's entry scripts: CUDA does not survive a fork.
     multiprocessing.set_start_method("spawn", force=True)
-    cfg = config.compose()
-    host = or_exit(host_of, cfg)
     if host.available:  # otherwise `prepare` names the missing package
         host.install()
-    cluster = or_exit(host.ray_cluster, cfg)
-    if cluster != "none":
-        from rlinf_async.ray_runtime.cluster.environment import choose_cluster
-
-        or_exit(partial(choose_cluster, own=cluster == "own", join=join, environ=os.environ))
     try:
         or_exit(host.prepare, cfg)
     except NothingLeftError as nothing:

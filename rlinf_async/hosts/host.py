@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import getfile
@@ -117,6 +118,12 @@ class Host(Protocol):
 
     def ray_cluster(self, cfg: DictConfig) -> RayCluster:
         """Return the Ray cluster that a run of `cfg` needs."""
+
+    def begin(self) -> AbstractContextManager[None]:
+        """Begin in the background what takes a while, for a run that will start a Ray cluster of its own. The
+        config has not been checked yet: what no cluster has taken ends with the block.
+        """
+        return nullcontext()
 
     def prepare(self, cfg: DictConfig) -> None:
         """Check a config before its run starts, and make the preparations that the run needs.

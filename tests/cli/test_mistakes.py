@@ -18,6 +18,7 @@ from rlinf_async import cli, compose
 from rlinf_async.hosts.local.host import LocalHost
 from rlinf_async.hosts.rlinf.host import RLinfHost
 from rlinf_async.lab.sweep.plan import SweepDirectory
+from rlinf_async.ray_runtime.cluster import template
 
 DEMO = "metaworld_ppo_mlp"
 LONGEST = 5
@@ -297,3 +298,24 @@ def test_everything_that_is_wrong_is_said_at_once():
     assert "cannot run for 2 reasons" in text
     assert "mlp_policy" in text
     assert "nearest number of shards" in text
+
+
+@pytest.mark.parametrize(("options", "began"), [((), 1), (("--dashboard",), 0)])
+def test_a_refused_config_ends_the_template_of_workers_that_had_begun(monkeypatch, options, began):
+    begun, ended = [], []
+
+    class Begun:
+        def __init__(self, shared):
+            begun.append(self)
+
+        def end(self):
+            ended.append(self)
+
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    monkeypatch.setattr(template, "Template", Begun)
+    monkeypatch.setattr(template, "can_be_forked", lambda: True)
+    result = CliRunner().invoke(
+        cli.app, ["train", DEMO, *options, "async.mode=full", "algorithm.loss_type=no"]
+    )
+    assert result.exit_code == 2
+    assert (len(begun), ended) == (began, begun)

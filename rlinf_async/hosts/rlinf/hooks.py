@@ -44,7 +44,8 @@ from rlinf_async.hosts.rlinf.worker_process import (
 from rlinf_async.hosts.simulators import going_on
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import saved_plan
-from rlinf_async.ray_runtime.cluster.starting import starting_ray
+from rlinf_async.ray_runtime.cluster.starting import begins_a_cluster, starting_ray
+from rlinf_async.ray_runtime.cluster.template import EARLY
 from rlinf_async.ray_runtime.driver.revivals import RESTARTABLE_OPTIONS
 
 
@@ -156,10 +157,13 @@ class Hooks(WorkerHooks):
                 start(cluster, *args, **kwargs)
                 return
             cfg: Any = cluster_cfg._get_root()
-            self._prepare(cfg)
-            light = light_processes(type(cluster)) if is_active(cfg) else nullcontext()
-            with starting_ray(say=RunDisplay().note, shared=SHARED if is_active(cfg) else None), light:
-                start(cluster, *args, **kwargs)
+            with EARLY.ended_unless_taken():
+                if is_active(cfg) and begins_a_cluster():
+                    EARLY.begin(SHARED)  # it imports while the config is checked
+                self._prepare(cfg)
+                light = light_processes(type(cluster)) if is_active(cfg) else nullcontext()
+                with starting_ray(say=RunDisplay().note, shared=SHARED if is_active(cfg) else None), light:
+                    start(cluster, *args, **kwargs)
             if is_active(cfg):
                 # After the start, as RLinf's `Cluster` installs its own handler of SIGUSR1.
                 hear_worker_groups()

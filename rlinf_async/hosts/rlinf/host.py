@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,14 @@ class RLinfHost(PackagedHost):
 
     def ray_cluster(self, cfg: DictConfig) -> RayCluster:
         return "own" if lookup(cfg, "cluster.num_nodes") in (1, None) else "existing"
+
+    def begin(self) -> AbstractContextManager[None]:
+        from rlinf_async.hosts.rlinf.shared import SHARED
+        from rlinf_async.ray_runtime.cluster.template import EARLY
+
+        if self.available:
+            EARLY.begin(SHARED)
+        return EARLY.ended_unless_taken()
 
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.rlinf.config import is_active, write_nulls

@@ -1,9 +1,9 @@
-"""What the processes of a run under RLinf have in common, for `ray_runtime/cluster/quick_start.py`."""
+"""What the processes of a run under RLinf have in common, for `ray_runtime/cluster/template.py`."""
 
 from __future__ import annotations
 
 from rlinf_async.hosts.rlinf.imports import WORKER_NAME
-from rlinf_async.ray_runtime.cluster.quick_start import Shared
+from rlinf_async.ray_runtime.cluster.template import Shared
 
 OF_A_PROCESS = (
     "ACCELERATOR_MODEL",
@@ -31,7 +31,8 @@ OF_THE_CLUSTER = ("CATCH_FAILURE", "CODE_WORKING_DIR", "PATH_ENV_MERGE_MODE", "T
 """Settings that RLinf completes in workers, as `RLINF_…`."""
 
 SHARED = Shared(
-    early=("torch",),
+    # The modules of RLinf import these; most of their time is that of the sharded tensors.
+    early=("torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict", "omegaconf", "gymnasium"),
     modules=("rlinf_async.hosts.rlinf.worker_imports",),
     free=frozenset((*OF_A_PROCESS, *(f"RLINF_{name}" for name in OF_THE_CLUSTER))),
     # `imports.py` looks if it is there; `worker_imports` sets it.

@@ -1,8 +1,8 @@
-"""What the processes of a run under veRL have in common, for `ray_runtime/cluster/quick_start.py`."""
+"""What the processes of a run under veRL have in common, for `ray_runtime/cluster/template.py`."""
 
 from __future__ import annotations
 
-from rlinf_async.ray_runtime.cluster.quick_start import Shared
+from rlinf_async.ray_runtime.cluster.template import Shared
 
 OF_A_LEARNER_RANK = (
     "LOCAL_RANK",

@@ -79,6 +79,11 @@ def choose_cluster(*, own: bool, join: bool, environ: MutableMapping[str, str]) 
         raise ValueError(f"{problem}; start that cluster, or use RAY_ADDRESS=local for one of the run's own")
 
 
+def is_chosen(environ: Mapping[str, str]) -> bool:
+    """Return True if `environ` says that `ray.init` starts a cluster of the run's own."""
+    return environ.get(ADDRESS_VARIABLE) == "local"
+
+
 LONGEST_PATH = 107
 """The most bytes that the path of a socket may have on Linux."""
 LONGEST_NAME = len("/ray/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store")

@@ -1,76 +1,58 @@
-"""A start of Ray without work that only costs time: imports for a check, and what all workers import."""
+"""A start of Ray without work that only costs time: imports for a check, what all workers import, and
+helpers that nothing in a run asks.
+"""
 
 from __future__ import annotations
 
-import json
 import os
-import socket
-import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from secrets import token_hex
-from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
 import ray
-from ray._private import ray_constants, utils
+from ray._private import ray_constants, services, utils
+from ray._private.node import Node
 
-from rlinf_async.ray_runtime.cluster import start_worker, worker_template
+from rlinf_async.ray_runtime.cluster import idle_agent, start_worker
+from rlinf_async.ray_runtime.cluster.template import EARLY, NO_VARIABLES, Shared, Template, can_be_forked
 
 SCRIPT_NAME = "SETUP_WORKER_FILENAME"
 """Ray's constant with the name of the script that starts worker processes with variables of their own."""
 CHECK = "get_dashboard_dependency_error"
 """Ray's function that imports what its dashboard imports, to see if it is there."""
 DASHBOARDS_PACKAGES = ("aiohttp", "aiohttp_cors", "grpc", "opencensus", "opentelemetry", "prometheus_client")
-
-
-SWITCH_VARIABLE = "RLINF_ASYNC_FORKED_WORKERS"
-"""Set to 0, it has each of Ray's workers start Python, as Ray does."""
-TESTED_VERSIONS = ("2.60.",)
-"""Ray is not made to be forked: what it keeps from its import was looked at in these versions."""
-THREADS_VARIABLE = "OMP_NUM_THREADS"
 TEMPLATE = "rlinf_async_worker_template"
 """The name of the template among Ray's processes of a node."""
-VARIABLES_OF_RAY = (
-    "RAY_JOB_ID",
-    "RAY_LD_PRELOAD_ON_WORKERS",
-    "RAY_RAYLET_PID",
-    "RAY_USAGE_STATS_ENABLED",
-    "SPT_NOENV",
-)
-"""Variables that Ray sets in its workers. It reads all of its own when it is imported, once for a process."""
-UNASSIGNED = {"RAY_JOB_ID": "ffffffff"}
-"""The job of workers that Ray starts before it needs them; such a worker serves the first job that asks."""
-NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
-
-
-@dataclass(frozen=True)
-class Shared:
-    """What the workers of a run have in common."""
-
-    early: tuple[str, ...] = ()
-    """Modules that most of them import, and that do not import Ray."""
-    modules: tuple[str, ...] = ()
-    """Others."""
-    free: frozenset[str] = frozenset()
-    """Variables that differ from worker to worker: if importing a module reads one of them, a worker with
-    another value starts Python."""
-    checked: frozenset[str] = frozenset()
-    """The same for variables that an import reads, where its outcome is known to be the same."""
+API_SERVER, AUTOSCALER, LOG_READER = "start_api_server", "start_monitor", "start_log_monitor"
+"""Ray's functions that start a helper: the dashboard's server; the autoscaler, which has nothing to scale in
+a cluster of one machine; and the reader of workers' logs, for the driver to print."""
+RAYLET, START = "start_raylet", "start_ray_process"
+QUOTED = ' \t"'
+"""Characters for which Ray quotes a word of that command."""
+AGENT_OPTION = "--dashboard_agent_command="
+"""The raylet's option with the command of its agent."""
+NO_SERVER = b"127.0.0.1:0"
+"""The address of a dashboard that is not there: Ray waits for one before it gives up."""
 
 
 @contextmanager
 def starting_quickly(
-    shared: Shared | None = None, variables: Mapping[str, str] = NO_VARIABLES
+    shared: Shared | None = None,
+    variables: Mapping[str, str] = NO_VARIABLES,
+    *,
+    has_dashboard: bool = True,
+    reads_logs: bool = True,
 ) -> Iterator[None]:
     """A block where a Ray cluster that this process starts uses `start_worker`, with a template for workers,
     and where the packages of Ray's dashboard are looked up instead of imported. The template has the
     environment of this process with `variables`, which all workers have.
+
+    Without `has_dashboard` it starts no server of a dashboard and no autoscaler, and `idle_agent` in place of
+    Ray's; without `reads_logs`, nothing that reads the logs of workers.
 
     A Ray version without one of these private names starts as ever.
     """
@@ -79,67 +61,98 @@ def starting_quickly(
             # Ray joins it to a folder, which an absolute path replaces.
             own = str(Path(start_worker.__file__).resolve())
             patches.enter_context(patch.object(ray_constants, SCRIPT_NAME, own))
-            if shared is not None and _can_be_forked():
+            if shared is not None and can_be_forked():
                 patches.enter_context(_template(shared, variables))
+        if not has_dashboard:
+            _leave_out(patches, services, API_SERVER, _no_server)
+            _leave_out(patches, Node, AUTOSCALER, _nothing)
+            _leave_out(patches, services, START, _with_idle_agent(getattr(services, START, None)))
+        if not reads_logs:
+            _leave_out(patches, Node, LOG_READER, _nothing)
         if hasattr(utils, CHECK):
-            patches.enter_context(patch.object(utils, CHECK, _looked_up(getattr(utils, CHECK))))
+            check = _looked_up(getattr(utils, CHECK)) if has_dashboard else _left_out
+            patches.enter_context(patch.object(utils, CHECK, check))
         yield
 
 
-def _can_be_forked() -> bool:
-    tested = ray.__version__.startswith(TESTED_VERSIONS)
-    return tested and hasattr(os, "pidfd_open") and os.environ.get(SWITCH_VARIABLE) != "0"
+def _leave_out(patches: ExitStack, owner: Any, name: str, instead: Callable[..., Any]) -> None:
+    if hasattr(owner, name):
+        patches.enter_context(patch.object(owner, name, instead))
+
+
+def _nothing(_: Any) -> None:
+    return None
+
+
+def _no_server(*args: Any, **kwargs: Any) -> tuple[str, None]:
+    """Do for Ray's `start_api_server` all but start the process."""
+    from ray.experimental import internal_kv
+
+    given = {**dict(zip(SERVERS_ARGUMENTS, args, strict=False)), **kwargs}
+    raylet: Any = ray._raylet  # a compiled module, which has no types
+    client = raylet.GcsClient(address=given["gcs_address"], cluster_id=given["cluster_id_hex"])
+    internal_kv._initialize_internal_kv(client)
+    space = ray_constants.KV_NAMESPACE_DASHBOARD
+    client.internal_kv_put(ray_constants.DASHBOARD_ADDRESS.encode(), NO_SERVER, True, namespace=space)
+    return "", None
+
+
+def _with_idle_agent(start: Any) -> Callable[..., Any]:
+    """Return Ray's function that starts a process, where the raylet's agent is `idle_agent`."""
+    rays, own = (
+        str(Path(services.RAY_PATH, "dashboard", "agent.py")),
+        str(Path(idle_agent.__file__).resolve()),
+    )
+    if not {*rays, *own}.isdisjoint(QUOTED):
+        return start
+
+    def start_with_it(command: Sequence[str], *args: Any, **kwargs: Any) -> Any:
+        changed = [word.replace(rays, own) if word.startswith(AGENT_OPTION) else word for word in command]
+        return start(changed, *args, **kwargs)
+
+    return start_with_it
+
+
+SERVERS_ARGUMENTS = ("include_dashboard", "raise_on_failure", "host", "gcs_address", "cluster_id_hex")
+
+
+def _left_out() -> Exception:
+    """Answer Ray's question what the dashboard lacks; then its agent does only what a run needs."""
+    return ImportError("this cluster has no dashboard")
 
 
 @contextmanager
 def _template(shared: Shared, variables: Mapping[str, str]) -> Iterator[None]:
     """A block with a template, which serves the cluster that is started in it, and ends with it."""
-    name = f"rlinf-async-{token_hex(16)}"
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"\0{name}")
-        listener.listen(socket.SOMAXCONN)
-        process = _start(listener, shared, variables)
-    raylet = None
+    templates, raylet = [EARLY.take(shared, variables)], None
+    start: Any = getattr(services, RAYLET, None)
+
+    def start_and_serve(*args: Any, **kwargs: Any) -> Any:
+        # Ray's processes inherit the name. After a start that has failed, a template belongs to that raylet.
+        if templates[-1].serves:
+            templates.append(Template(shared, variables))
+        os.environ[start_worker.TEMPLATE_VARIABLE] = templates[-1].name
+        started = start(*args, **kwargs)
+        templates[-1].serve(started.process.pid)
+        return started
+
     try:
-        with patch.dict(os.environ, {start_worker.TEMPLATE_VARIABLE: name}):
+        with ExitStack() as patches:
+            first = {start_worker.TEMPLATE_VARIABLE: templates[0].name}
+            patches.enter_context(patch.dict(os.environ, first))
+            if start is not None:
+                patches.enter_context(patch.object(services, RAYLET, start_and_serve))
             yield
         node: Any = getattr(ray._private.worker, "_global_node", None)
         processes = getattr(node, "all_processes", None) or {}
         for raylet in processes.get(ray_constants.PROCESS_TYPE_RAYLET, ()):
             # Ray ends it with the others, and so does `ray_processes`.
-            processes[TEMPLATE] = [raylet._replace(process=process, stdout_file=None, stderr_file=None)]
-            with suppress(BrokenPipeError):  # it has ended: workers start as ever
-                process.stdin.write(f"{raylet.process.pid}".encode())  # type: ignore[union-attr]
+            own = raylet._replace(process=templates[-1].process, stdout_file=None, stderr_file=None)
+            processes[TEMPLATE] = [own]
+            templates[-1].serve(raylet.process.pid)
     finally:
-        process.stdin.close()  # type: ignore[union-attr]
-        if raylet is None:
-            process.kill()
-            process.wait()
-
-
-def _start(
-    listener: socket.socket, shared: Shared, variables: Mapping[str, str] = NO_VARIABLES
-) -> subprocess.Popen[bytes]:
-    # A copy, as for Ray's own processes: a library may have set variables that `os.environ` does not know.
-    environment = {**os.environ, **variables}
-    plan: dict[str, Any] = {
-        **{name: tuple(value) for name, value in asdict(shared).items()},
-        "adopted": VARIABLES_OF_RAY,
-        "unassigned": UNASSIGNED,
-    }
-    if THREADS_VARIABLE not in environment:
-        # Ray sets it in workers before torch, which reads it once, is imported there.
-        plan |= {"early": (), "modules": ()}
-    folder = Path(os.path.realpath(sys.argv[0])).parent
-    return subprocess.Popen(
-        [sys.executable, worker_template.__file__, str(listener.fileno()), str(folder), json.dumps(plan)],
-        env=environment,
-        pass_fds=[listener.fileno()],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        bufsize=0,
-    )
+        for template in templates if raylet is None else templates[:-1]:
+            template.end()
 
 
 def _looked_up(imported: Callable[[], Any]) -> Callable[[], Any]:

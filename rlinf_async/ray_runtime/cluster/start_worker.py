@@ -25,8 +25,6 @@ TEMPLATE_VARIABLE = "RLINF_ASYNC_WORKER_TEMPLATE"
 RAYS_NAME = "setup_worker.py"
 OOM_SCORE = Path("/proc/self/oom_score_adj")
 GREETING, FORKED = b"?", b"!"
-GREETING_TIMEOUT_S = 30.0
-"""Ray gives a worker a minute to start."""
 
 
 def command(arguments: list[str]) -> tuple[dict[str, str], list[str]] | None:
@@ -57,13 +55,12 @@ def forked(name: str, words: list[str]) -> bool:
         return False
     try:
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(GREETING_TIMEOUT_S)
+            # Without a deadline: the template may still import, the new process itself answers, and the end
+            # of all who could is seen.
             connection.connect(f"\0{name}")
             # The name of a template that has ended is free for everybody.
             if account(connection) != os.getuid() or connection.recv(1) != GREETING:
                 return False
-            # Without a deadline: the new process itself answers, and the end of all who could is seen.
-            connection.settimeout(None)
             socket.send_fds(connection, [b" "], [0, 1, 2])
             connection.sendall(json.dumps(request(words)).encode())
             connection.shutdown(socket.SHUT_WR)

@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -26,7 +26,8 @@ from rlinf_async.ray_runtime.cluster.environment import (
     connection_error,
     require_token,
 )
-from rlinf_async.ray_runtime.cluster.quick_start import Shared, starting_quickly
+from rlinf_async.ray_runtime.cluster.quick_start import starting_quickly
+from rlinf_async.ray_runtime.cluster.template import EARLY, Shared
 from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 
 RETRY_WAITS_S = (5.0, 20.0)
@@ -80,10 +81,10 @@ def starting_ray(
             if own:
                 require_token(os.environ, shared=bool(settings.get("include_dashboard")))
                 place = nullcontext() if "_node_ip_address" in settings else on_loopback()
-                forked = None if settings.get("include_dashboard") else shared
-                with place, starting_quickly(forked, _variables_of_all(settings)):
+                with place, _quickly(settings, shared):
                     context = tried_again(lambda: start(*args, **settings), say=say)
             else:
+                EARLY.end()
                 _check_answer(args[0] if args else kwargs.get("address"), kwargs.get("_temp_dir"))
                 context = _joined(lambda: start(*args, **settings))
         # After the start, which replaces the handler of SIGTERM.
@@ -93,6 +94,32 @@ def starting_ray(
     init.tried_again = True  # type: ignore[attr-defined]
     with patch.object(ray, "init", init):
         yield
+
+
+def begins_a_cluster() -> bool:
+    """Return True if this process has no Ray, no block of `starting_ray`, and no cluster to join: if it now
+    starts Ray, that is a cluster of its own.
+    """
+    if ray.is_initialized() or getattr(ray.init, "tried_again", False):
+        return False
+    find: Any = services.canonicalize_bootstrap_address
+    try:
+        return find("auto", None) is None
+    except ConnectionError:  # none is named, and none is found
+        return True
+    except (ValueError, OSError):  # `ray.init` raises these itself
+        return False
+
+
+def _quickly(settings: Mapping[str, Any], shared: Shared | None) -> AbstractContextManager[None]:
+    """Return the block for a start with these arguments of `ray.init`."""
+    dashboard, reads_logs = settings.get("include_dashboard"), settings.get("log_to_driver")
+    return starting_quickly(
+        None if dashboard else shared,
+        _variables_of_all(settings),
+        has_dashboard=dashboard is not False,
+        reads_logs=ray_constants.RAY_LOG_TO_DRIVER if reads_logs is None else reads_logs,
+    )
 
 
 def _variables_of_all(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -3,15 +3,17 @@
     python worker_template.py LISTENER FOLDER PLAN
 
 LISTENER is the number of a socket, where `start_worker` asks. FOLDER is that of the driver's script. PLAN is
-JSON: modules to import at once (`early`), and others after Ray, with the first request (`modules`); variables
-to take from it, as Ray reads them when it is imported (`adopted`); and variables that may differ between
-workers unless an import has read them here (`free`), in any case (`checked`), or where this process has a
-value of no worker (`unassigned`).
+JSON: modules to import at once (`early`), and others after Ray (`modules`); variables of Ray's workers with
+their values (`assigned`), and the name of the one with the raylet's number (`raylet`); and variables that may
+differ between workers unless an import has read them here (`free`), in any case (`checked`), or where this
+process has a value of no worker (`unassigned`).
 
-When the cluster has started, the driver writes the number of Ray's raylet to the standard input, and closes
-it; the template and its children end with the raylet. A child becomes the worker that Ray wanted, with its
-environment, folder, streams, signals and limits, and answers `start_worker` itself; without an answer that
-starts Python. So whatever is unusual only has to end the child, or the template.
+The driver may start the template before it has looked at its config: until Ray starts, the template ends with
+the driver. When Ray's raylet has started, the driver writes its number and the driver's variables to the
+standard input as JSON, and closes it. Ray is imported then, as it reads variables at that time; the template
+and its children end with the raylet. A child becomes the worker that Ray wanted, with its environment,
+folder, streams, signals and limits, and answers `start_worker` itself; without an answer that starts Python.
+So whatever is unusual only has to end the child, or the template.
 
 It is run by its path, so it imports nothing of this package.
 """
@@ -19,6 +21,7 @@ It is run by its path, so it imports nothing of this package.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -43,6 +46,7 @@ GREETING, FORKED = b"?", b"!"
 REQUEST_TIMEOUT_S = 10.0
 GRACE_S = 10.0
 """Seconds in which workers end by themselves when their raylet has."""
+PR_SET_PDEATHSIG = 1
 HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})
 """jemalloc, which PyArrow brings, starts its own thread again in a child."""
 HARMLESS_FILES = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/shm/", "/dev/pts/", "/dev/tty")
@@ -52,6 +56,7 @@ def main(words: Sequence[str]) -> list[str] | None:
     """Return the arguments of a worker, in a child that is to become it; None when the template ends."""
     # An interrupt of the driver is for the driver; Ray blocks it in its own processes.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    _end_with_the_driver(True)
     listener, plan = socket.socket(fileno=int(words[0])), json.loads(words[2])
     if not sys.flags.safe_path:
         # Where Python puts the folder of a worker's script; until now it was that of this file.
@@ -59,21 +64,21 @@ def main(words: Sequence[str]) -> list[str] | None:
         sys.path[0] = str(Path(ray.origin).parent / "_private" / "workers")
     with _read_variables() as read:
         _import(plan["early"])
-    free: frozenset[str] | None = None
+    raylet = _adopt_cluster(plan, read)
+    if raylet is None:
+        return None
+    with _read_variables() as read_later:
+        _import_with_ray(plan["modules"])
+    if not _can_be_forked() or _hidden_by([words[1], str(Path.cwd())]):
+        return None
+    free = frozenset(plan["free"]) - read - read_later | frozenset(plan["checked"])
+    free |= {name for name, value in plan["unassigned"].items() if os.environ.get(name) == value}
     workers = Workers()
-    connections = _connections(listener)
+    connections = _connections(listener, raylet)
     for connection in connections:
         with connection, _request(connection) as found:
             if found is None or not _is_one_of_us(found[0]):
                 continue
-            if free is None:
-                _adopt(found[0]["environment"], plan["adopted"])
-                with _read_variables() as read_later:
-                    _import_with_ray(plan["modules"])
-                if not _can_be_forked() or _hidden_by([words[1], str(Path.cwd())]):
-                    return None
-                free = frozenset(plan["free"]) - read - read_later | frozenset(plan["checked"])
-                free |= {name for name, value in plan["unassigned"].items() if os.environ.get(name) == value}
             if not _fits(found[0]["environment"], free) or _threads() != 1 or not workers.fork():
                 continue
             connections.close()
@@ -126,6 +131,17 @@ class Workers:
             os.close(file)
 
 
+def _end_with_the_driver(does: bool) -> None:
+    """Have the kernel kill this process when its parent has ended, or not any more: imports take seconds, in
+    which nothing else would notice.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL if does else 0)
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    if does and poll.poll(0) == [(0, select.POLLHUP)]:  # it had ended before
+        os._exit(0)
+
+
 @contextlib.contextmanager
 def _read_variables() -> Iterator[set[str]]:
     """The names of the variables that Python code looks up inside the block."""
@@ -173,10 +189,23 @@ def _import_with_ray(names: Sequence[str]) -> None:
         actor.ActorClassID = given
 
 
-def _adopt(environment: Mapping[str, str], names: Sequence[str]) -> None:
-    for name in names:
-        if name in environment:
-            os.environ[name] = environment[name]
+def _adopt_cluster(plan: Mapping[str, Any], read: set[str]) -> int | None:
+    """Wait for the raylet, and set the variables that its workers will have; return a file that stands for
+    the raylet. None if the driver or the raylet has ended, or an import has read another value.
+    """
+    try:
+        cluster = json.load(sys.stdin)
+        raylet = os.pidfd_open(cluster["raylet"])
+    except (ValueError, OSError):
+        return None
+    _end_with_the_driver(False)
+    variables = {**cluster["environment"], **plan["assigned"], plan["raylet"]: str(cluster["raylet"])}
+    changed = {name for name in {*variables, *os.environ} if variables.get(name) != os.environ.get(name)}
+    if not changed.isdisjoint(read):
+        return None
+    os.environ.clear()
+    os.environ.update(variables)
+    return raylet
 
 
 def _can_be_forked() -> bool:
@@ -241,24 +270,16 @@ def _is_at(module: ModuleType, origin: str) -> bool:
     return file is not None and os.path.realpath(file) == os.path.realpath(origin)
 
 
-def _connections(listener: socket.socket) -> Generator[socket.socket]:
-    """Yield what connects, until the raylet ends, or the driver without having said which it is."""
+def _connections(listener: socket.socket, raylet: int) -> Generator[socket.socket]:
+    """Yield what connects, until the raylet ends."""
     poll = select.poll()
-    for file in (listener.fileno(), 0):
+    for file in (listener.fileno(), raylet):
         poll.register(file, select.POLLIN)
-    with contextlib.ExitStack() as opened:
-        raylet = None
-        while raylet not in (ready := {file for file, _ in poll.poll()}):
-            if 0 in ready:
-                poll.unregister(0)
-                try:
-                    raylet = os.pidfd_open(int(os.read(0, 32)))
-                except (ValueError, OSError):
-                    return
-                opened.callback(os.close, raylet)
-                poll.register(raylet, select.POLLIN)
-            else:
-                yield listener.accept()[0]
+    try:
+        while raylet not in {file for file, _ in poll.poll()}:
+            yield listener.accept()[0]
+    finally:
+        os.close(raylet)
 
 
 @contextlib.contextmanager

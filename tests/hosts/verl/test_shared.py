@@ -8,11 +8,11 @@ import ray
 from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
 
 from rlinf_async.hosts.verl.shared import OF_A_LEARNER_RANK, SHARED
-from rlinf_async.ray_runtime.cluster import quick_start
+from rlinf_async.ray_runtime.cluster.template import TESTED_VERSIONS
 from tests.ray_runtime.cluster.templates import started, template, worker_in
 
 pytestmark = pytest.mark.skipif(
-    not ray.__version__.startswith(quick_start.TESTED_VERSIONS), reason="this Ray is not forked"
+    not ray.__version__.startswith(TESTED_VERSIONS), reason="this Ray is not forked"
 )
 
 

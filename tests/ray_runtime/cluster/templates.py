@@ -2,15 +2,20 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from contextlib import contextmanager
 from functools import partial
 
-from rlinf_async.ray_runtime.cluster import quick_start, start_worker
-from rlinf_async.ray_runtime.cluster.quick_start import Shared
+from rlinf_async.ray_runtime.cluster import start_worker
 from rlinf_async.ray_runtime.cluster.start_worker import TEMPLATE_VARIABLE
+from rlinf_async.ray_runtime.cluster.template import (
+    ASSIGNED,
+    NO_VARIABLES,
+    RAYLET_VARIABLE,
+    Shared,
+    Template,
+)
 
 WORKER = """
 import json, os, random, sys
@@ -29,17 +34,14 @@ WAIT_S = 120
 
 
 @contextmanager
-def template(shared=None, of_all=quick_start.NO_VARIABLES, **parts):
-    """A template, and the name by which it is asked."""
-    name = f"test-{os.getpid()}-{os.urandom(8).hex()}"
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"\0{name}")
-        listener.listen()
-        process = quick_start._start(listener, shared or Shared(**parts), of_all)
-    with process:
-        yield name, process
-        process.stdin.close()
-        process.kill()
+def template(shared=None, of_all=NO_VARIABLES, *, serves=True, **parts):
+    """A template, which serves this process as its raylet, and the name by which it is asked."""
+    found = Template(shared or Shared(**parts), of_all)
+    if serves:
+        found.serve(os.getpid())
+    with found.process:
+        yield found.name, found.process
+        found.end()
 
 
 def worker_in(folder):
@@ -53,7 +55,13 @@ def started(worker, name, *, folder=None, **variables):
     """What a worker says that Ray's raylet has started."""
     said = subprocess.run(
         [sys.executable, start_worker.__file__, worker, "--language=PYTHON"],
-        env={**os.environ, TEMPLATE_VARIABLE: name, **variables},
+        env={
+            **os.environ,
+            **ASSIGNED,
+            RAYLET_VARIABLE: str(os.getpid()),
+            TEMPLATE_VARIABLE: name,
+            **variables,
+        },
         stdout=subprocess.PIPE,
         text=True,
         cwd=folder,

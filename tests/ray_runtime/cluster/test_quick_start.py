@@ -5,17 +5,29 @@ import json
 import os
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed")
 
-from ray._private import ray_constants, utils
+import ray
+from ray._private import ray_constants, services, utils
+from ray._private.node import Node
+from ray._raylet import (
+    DASHBOARD_AGENT_LISTEN_PORT_NAME,
+    METRICS_AGENT_PORT_NAME,
+    METRICS_EXPORT_PORT_NAME,
+    wait_for_persisted_port,
+)
+from ray.experimental import internal_kv
 
-from rlinf_async.ray_runtime.cluster import quick_start, start_worker
+from rlinf_async.ray_runtime.cluster import idle_agent, quick_start, start_worker
 from rlinf_async.ray_runtime.cluster.quick_start import CHECK, SCRIPT_NAME, starting_quickly
-from rlinf_async.ray_runtime.cluster.start_worker import RAYS_NAME, command, rays_script
+from rlinf_async.ray_runtime.cluster.start_worker import RAYS_NAME, TEMPLATE_VARIABLE, command, rays_script
+from rlinf_async.ray_runtime.cluster.template import Shared, can_be_forked
 
 WORDS = ["worker.py", "--node-id=7"]
 
@@ -98,6 +110,96 @@ def test_a_dashboard_without_its_packages_is_noticed_as_ever(monkeypatch):
     monkeypatch.setattr(quick_start, "find_spec", lambda name: None)
     with starting_quickly():
         assert utils.get_dashboard_dependency_error() is missing
+
+
+def helpers():
+    return services.start_api_server, Node.start_monitor, Node.start_log_monitor, getattr(utils, CHECK)
+
+
+def test_a_cluster_without_a_dashboard_starts_no_helper_that_only_a_dashboard_or_a_reader_needs(monkeypatch):
+    stored = {}
+
+    class Store:
+        def __init__(self, address, cluster_id):
+            assert (address, cluster_id) == ("127.0.0.1:1", "7")
+
+        def internal_kv_put(self, key, value, overwrite, namespace):
+            stored[key] = value
+
+    monkeypatch.setattr(ray._raylet, "GcsClient", Store)
+    monkeypatch.setattr(internal_kv, "_initialize_internal_kv", lambda client: None)
+    before = helpers()
+    with starting_quickly(has_dashboard=False, reads_logs=False):
+        assert services.start_api_server(False, False, "host", "127.0.0.1:1", "7", "ip", port=1) == ("", None)
+        assert Node.start_monitor(None) is Node.start_log_monitor(None) is None
+        assert isinstance(utils.get_dashboard_dependency_error(), ImportError)
+    assert helpers() == before
+    # Ray would wait for an address, and is refused a connection to this one.
+    assert stored == {ray_constants.DASHBOARD_ADDRESS.encode(): quick_start.NO_SERVER}
+    with starting_quickly(reads_logs=False):
+        assert helpers()[:2] == before[:2]
+        assert Node.start_log_monitor(None) is None
+    with starting_quickly():
+        assert helpers()[:3] == before[:3]
+
+
+def test_the_raylet_of_a_cluster_without_a_dashboard_has_an_agent_that_only_ends_with_it(
+    monkeypatch, tmp_path
+):
+    commands = []
+    monkeypatch.setattr(services, "start_ray_process", lambda command, *args: commands.append(command))
+    agent = [sys.executable, "-u", str(Path(services.RAY_PATH, "dashboard", "agent.py"))]
+    agent += [f"--session-dir={tmp_path}", f"--node-id={NODE}", "--minimal"]
+    raylet = [
+        "raylet",
+        f"--dashboard_agent_command={subprocess.list2cmdline(agent)}",
+        "--runtime_env=main.py",
+    ]
+    with starting_quickly(has_dashboard=False):
+        services.start_ray_process(raylet)
+    with starting_quickly():
+        services.start_ray_process(raylet)
+    [found, unchanged] = commands
+    assert (unchanged, found[::2]) == (raylet, raylet[::2])
+    words = found[1].partition("=")[2].split()
+    assert words == [*agent[:2], idle_agent.__file__, *agent[3:]]
+    with subprocess.Popen(["sleep", "600"]) as process:
+        started = subprocess.Popen(words, env={**os.environ, "RAY_RAYLET_PID": str(process.pid)})
+        ports = [wait_for_persisted_port(str(tmp_path), NODE, name, timeout_ms=60_000) for name in PORTS]
+        assert (ports, started.poll()) == ([-1, -1, -1], None)
+        process.kill()
+    assert started.wait(60) == 0
+
+
+NODE = "07" * 28
+PORTS = (METRICS_AGENT_PORT_NAME, METRICS_EXPORT_PORT_NAME, DASHBOARD_AGENT_LISTEN_PORT_NAME)
+
+
+def test_the_server_of_the_dashboard_takes_the_arguments_that_are_read():
+    given = list(signature(services.start_api_server).parameters)
+    assert tuple(given[: len(quick_start.SERVERS_ARGUMENTS)]) == quick_start.SERVERS_ARGUMENTS
+
+
+@pytest.mark.skipif(not can_be_forked(), reason="this Ray is not forked")
+def test_a_raylet_that_is_started_again_gets_a_template_of_its_own(monkeypatch):
+    named = []
+
+    def start(process):
+        named.append(os.environ[TEMPLATE_VARIABLE])
+        return SimpleNamespace(process=process)
+
+    monkeypatch.setattr(services, "start_raylet", start)
+    sleeping = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with (
+        subprocess.Popen(sleeping) as first,
+        subprocess.Popen(sleeping) as second,
+        starting_quickly(Shared()),
+    ):
+        for process in (first, second):
+            services.start_raylet(process)
+            process.kill()
+    assert len(set(named)) == 2
+    assert TEMPLATE_VARIABLE not in os.environ
 
 
 def test_packages_of_the_dashboard_are_those_that_ray_imports():

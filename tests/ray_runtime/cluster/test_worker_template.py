@@ -1,5 +1,6 @@
 """Ray's workers are forked from a template, and are what they would have been if Python had been started."""
 
+import json
 import os
 import socket
 import subprocess
@@ -13,12 +14,13 @@ pytest.importorskip("ray", reason="Ray is not installed")
 import psutil
 import ray
 
-from rlinf_async.ray_runtime.cluster import quick_start, start_worker
+from rlinf_async.ray_runtime.cluster import start_worker
 from rlinf_async.ray_runtime.cluster.start_worker import forked
+from rlinf_async.ray_runtime.cluster.template import TESTED_VERSIONS, Early, Shared, Template
 from tests.ray_runtime.cluster.templates import WAIT_S, started, template, worker_in
 
 pytestmark = pytest.mark.skipif(
-    not ray.__version__.startswith(quick_start.TESTED_VERSIONS), reason="this Ray is not forked"
+    not ray.__version__.startswith(TESTED_VERSIONS), reason="this Ray is not forked"
 )
 
 
@@ -127,14 +129,76 @@ def test_a_class_that_becomes_an_actor_at_its_import_draws_no_random_number(work
 
 
 def test_the_template_ends_with_the_raylet_and_with_a_driver_that_has_not_named_it():
-    with template() as (_, process), subprocess.Popen(["sleep", "600"]) as raylet:
-        process.stdin.write(str(raylet.pid).encode())
+    with template(serves=False) as (_, process), subprocess.Popen(["sleep", "600"]) as raylet:
+        cluster = {"raylet": raylet.pid, "environment": dict(os.environ)}
+        process.stdin.write(json.dumps(cluster).encode())
         process.stdin.close()
         raylet.kill()
         assert process.wait(WAIT_S) == 0
-    with template() as (_, process):
+    with template(serves=False) as (_, process):
         process.stdin.close()
         assert process.wait(WAIT_S) == 0
+
+
+DRIVER = """
+import sys
+from rlinf_async.ray_runtime.cluster.template import EARLY, Shared
+EARLY.begin(Shared(early=("importing",)))
+print(EARLY.take(Shared(early=("importing",))).process.pid, "ray" in sys.modules, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_template_that_still_imports_ends_with_its_driver(tmp_path, monkeypatch):
+    began = tmp_path / "began"
+    os.mkfifo(began)
+    source = f"open({str(began)!r}, 'w').close()\nimport threading\nthreading.Event().wait()"
+    (tmp_path / "importing.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    command = [sys.executable, "-c", DRIVER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
+        number, has_ray = driver.stdout.readline().split()
+        process = psutil.Process(int(number))
+        began.read_text()  # returns when the import has begun
+        driver.kill()
+    assert psutil.wait_procs([process], timeout=WAIT_S)[1] == []
+    assert has_ray == "False"
+
+
+def test_variables_that_the_driver_sets_later_are_those_of_workers_unless_an_import_has_read_them(
+    worker, tmp_path, monkeypatch
+):
+    (tmp_path / "reading.py").write_text("import os\nos.environ.get('READ')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    parents = []
+    for variable in ("OTHER", "READ"):
+        begun = Template(Shared(early=("reading",)))
+        with monkeypatch.context() as later, begun.process:
+            later.setenv(variable, "1")
+            begun.serve(os.getpid())
+            parents.append(started(worker, begun.name)["parent"] == begun.process.pid)
+            begun.end()
+    assert parents == [True, False]
+
+
+def test_an_early_template_is_taken_once_and_ended_if_no_cluster_takes_it():
+    early, shared = Early(), Shared(early=("mailbox",))
+    with early.ended_unless_taken():
+        early.begin(shared)
+        begun = early._begun[1]
+        early.begin(shared)
+        assert early.take(shared) is begun
+        another = early.take(shared)
+        assert another is not begun
+        early.begin(shared)
+        left = early._begun[1]
+        early.begin(Shared())
+    assert left.process.returncode is not None
+    for each in (begun, another):
+        assert each.process.poll() is None
+        each.end()
 
 
 def test_another_process_at_the_name_of_a_template_that_has_ended_gets_nothing(monkeypatch):
@@ -154,7 +218,8 @@ def test_workers_for_spilled_objects_are_not_forked():
 
 CLUSTER = """
     import os, sys, psutil, ray
-    from rlinf_async.ray_runtime.cluster.quick_start import Shared, TEMPLATE
+    from rlinf_async.ray_runtime.cluster.quick_start import TEMPLATE
+    from rlinf_async.ray_runtime.cluster.template import EARLY, Shared
     from rlinf_async.ray_runtime.cluster.starting import starting_ray
 
     class Actor:
@@ -162,7 +227,8 @@ CLUSTER = """
             return os.getppid()
 
     shared = Shared(early=("mailbox",), free=frozenset({"RANK"}))
-    with starting_ray(say=print, shared=shared):
+    EARLY.begin(shared)
+    with starting_ray(say=print, shared=shared, options={"include_dashboard": False}):
         of_all = {"env_vars": {"OF_ALL": "1"}}
         ray.init(address="local", num_cpus=2, log_to_driver=False, runtime_env=of_all)
     node = ray._private.worker._global_node
@@ -172,6 +238,7 @@ CLUSTER = """
     parents = ray.get([actor.parent.remote() for actor in actors])
     raylet = node.all_processes["raylet"][0].process.pid
     print("RESULT", [{template: "template", raylet: "raylet"}.get(parent) for parent in parents], flush=True)
+    print("PROCESSES", sorted(node.all_processes), flush=True)
     print("NUMBERS", raylet, *[child.pid for child in psutil.Process(template).children()], flush=True)
     sys.stdin.readline()
 """
@@ -189,11 +256,13 @@ def test_rays_own_workers_are_forked_and_end_when_the_raylet_has_ended(ending):
     with driver:
         lines = iter(driver.stdout.readline, "")
         result = next(line for line in lines if line.startswith("RESULT"))
+        processes = next(line for line in lines if line.startswith("PROCESSES"))
         numbers = next(line for line in lines if line.startswith("NUMBERS")).split()[1:]
         raylet, *workers = (psutil.Process(int(number)) for number in numbers)
         (driver if ending == "the driver is killed" else raylet).kill()
         left = psutil.wait_procs(workers, timeout=WAIT_S)[1]
         driver.kill()
     assert result.split(" ", 1)[1].strip() == "['template', 'template', 'raylet']"
+    assert processes.split(" ", 1)[1].strip() == "['gcs_server', 'raylet', 'rlinf_async_worker_template']"
     assert len(workers) >= 2
     assert left == []
