@@ -66,7 +66,7 @@ def loaded(modules):
         (OF_ROLLOUT_WORKER, 74, 8_600),
         (OF_ACTOR, 92, 11_550),
         (OF_CHANNEL, 40, 4_690),
-        (OF_LOCAL_RUN, 123, 17_850),
+        (OF_LOCAL_RUN, 124, 17_850),
     ],
     ids=["env worker", "rollout worker", "actor", "request channel", "local run"],
 )

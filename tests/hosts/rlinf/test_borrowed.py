@@ -23,7 +23,7 @@ OURS = {
     "EmbodiedFSDPActor": (
         StreamingActorWorker,
         "actor",
-        ("learner", "weights", "losses", "optimizer_progress"),
+        ("learner", "losses", "optimizer_progress"),
     ),
 }
 """Our subclass of each worker, and the name by which other modules know an instance of it."""
