@@ -4,6 +4,7 @@ import re
 import signal
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -226,6 +227,7 @@ def trains_by(monkeypatch, tmp_path):
         host = SimpleNamespace(
             available=True,
             install=lambda: None,
+            begin=nullcontext,
             prepare=lambda cfg: None,
             ray_cluster=lambda cfg: cluster,
             train=lambda cfg, dashboard: train(),

@@ -57,9 +57,7 @@ class RLinfHost(PackagedHost):
         from rlinf_async.hosts.rlinf.shared import SHARED
         from rlinf_async.ray_runtime.cluster.template import EARLY
 
-        if self.available:
-            EARLY.begin(SHARED)
-        return EARLY.ended_unless_taken()
+        return EARLY.begun(SHARED) if self.available else super().begin()
 
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.rlinf.config import is_active, write_nulls

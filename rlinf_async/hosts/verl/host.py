@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,12 @@ class VerlHost(PackagedHost):
         address = lookup(cfg, "ray_kwargs.ray_init.address")
         # Several nodes are only possible in a cluster that is already running.
         return "own" if not address and lookup(cfg, "trainer.nnodes") in (1, None) else "existing"
+
+    def begin(self) -> AbstractContextManager[None]:
+        from rlinf_async.hosts.verl.shared import SHARED
+        from rlinf_async.ray_runtime.cluster.template import EARLY
+
+        return EARLY.begun(SHARED) if self.available else super().begin()
 
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.host import make_ready

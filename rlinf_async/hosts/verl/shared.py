@@ -20,7 +20,7 @@ OF_A_LEARNER_RANK = (
 PACKAGE = "rlinf_async"
 
 SHARED = Shared(
-    early=("torch",),
+    early=("torch.distributed.tensor", "torch._inductor.compile_fx", "transformers", "tensordict"),
     modules=(
         f"{PACKAGE}.ray_runtime.processes.request_channel",
         f"{PACKAGE}.ray_runtime.processes.coordinator",

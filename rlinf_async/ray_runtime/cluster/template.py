@@ -103,6 +103,13 @@ class Early:
         if self._begun is None and can_be_forked():
             self._begun = shared, Template(shared)
 
+    @contextmanager
+    def begun(self, shared: Shared) -> Iterator[None]:
+        """A block that begins with `begin`, and leaves no template behind that no cluster has taken."""
+        self.begin(shared)
+        with self.ended_unless_taken():
+            yield
+
     def take(self, shared: Shared, variables: Mapping[str, str] = NO_VARIABLES) -> Template:
         """Return it, or a new one if there is none for these modules."""
         begun, self._begun = self._begun, None

@@ -18,6 +18,8 @@ pytestmark = pytest.mark.skipif(
 
 def test_all_processes_of_a_run_are_forked_with_what_they_import(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    for name in OF_A_LEARNER_RANK:  # tests of learner ranks in this process leave some
+        monkeypatch.delenv(name, raising=False)
     worker = worker_in(tmp_path)
     of_all = get_ppo_ray_runtime_env()["env_vars"]
     of_a_rank = dict.fromkeys(OF_A_LEARNER_RANK, "1")
