@@ -67,13 +67,15 @@ class _LastMoments:
     """They have ended; exit functions run."""
     finished: threading.Event = field(default_factory=threading.Event)
     """The exit functions of all packages have run."""
+    is_leaving: bool = False
+    """The next signal is to end the main thread's wait."""
 
     def watch(self, status: int) -> None:
         """Watch the end of the process, whose exit status is `status`."""
         # The command is over: a signal would only print the traceback of Python's wait for threads.
         for number in IGNORED_SIGNALS if _held_by() else ():
             signal.signal(number, signal.SIG_IGN)
-        signal.signal(WAKING_SIGNAL, _leave)
+        signal.signal(WAKING_SIGNAL, self._leave)
         sys.unraisablehook = self._say_in_a_line
         # The last registered runs first: before the wait for the threads of executors, which is such a
         # function as well. `threading` has no public way to come before that.
@@ -89,27 +91,40 @@ class _LastMoments:
                 f"({', '.join(_held_by())}); the command ends without them: make them daemons, or end them "
                 "in the package that starts them"
             )
-            _wake()
+            self._wake()
             if not self.without_threads.wait(TICK_S):
                 _end(status)
-        last, ticks = None, 0
+        last, at, ticks = None, None, 0
         while not self.finished.wait(TICK_S):
-            frame = _outermost()
+            frame, line = _outermost(), _innermost()
+            # A function that goes on, as one that uploads, is named, but not left.
+            if ticks >= TICKS_UNTIL_SAID and frame is last and line != at:
+                at = line
+                continue
             ticks = ticks + 1 if frame is last or not ticks else 1
-            last = frame
+            last, at = frame, line
             if ticks == TICKS_UNTIL_SAID:
                 self.say(
                     f"the command is over, and an exit function (atexit) of another package holds its "
-                    f"process: {_place(frame)}; it is left after {TICKS * TICK_S:g} s"
+                    f"process: {_place(frame)}; it is left after {TICKS * TICK_S:g} s in one place"
                 )
             elif ticks == TICKS:
                 self.say(
-                    f"an exit function (atexit) has not returned in {TICKS * TICK_S:g} s: {_place(frame)}; "
-                    "the command ends without it: mend it in the package that registers it"
+                    f"an exit function (atexit) has been in one place for {TICKS * TICK_S:g} s: "
+                    f"{_place(frame)}; the command ends without it: mend it in the package that registers it"
                 )
-                _wake()
+                self._wake()
             elif ticks > TICKS:
                 _end(status)  # it does not let itself be interrupted
+
+    def _wake(self) -> None:
+        self.is_leaving = True
+        signal.pthread_kill(threading.main_thread().ident or 0, WAKING_SIGNAL)
+
+    def _leave(self, *_: object) -> None:
+        if self.is_leaving:  # else a package has set an alarm, which is nothing to Ray's exit function
+            self.is_leaving = False
+            raise Left
 
     def _say_in_a_line(self, ignored: Any) -> None:
         """Report an exception that Python ignores while it ends, which would be a traceback."""
@@ -123,20 +138,18 @@ def _held_by() -> list[str]:
     return [each.name for each in threading.enumerate() if each is not main and not each.daemon]
 
 
-def _leave(*_: object) -> NoReturn:
-    raise Left
-
-
-def _wake() -> None:
-    signal.pthread_kill(threading.main_thread().ident or 0, WAKING_SIGNAL)
-
-
 def _outermost() -> FrameType | None:
     """Return the frame of the exit function that runs; None if it has none, as a function in C."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None and frame.f_back is not None:
         frame = frame.f_back
     return frame
+
+
+def _innermost() -> tuple[FrameType, int] | None:
+    """Return the frame in which the main thread is, and how far it has come there."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return None if frame is None else (frame, frame.f_lasti)
 
 
 def _place(frame: FrameType | None) -> str:

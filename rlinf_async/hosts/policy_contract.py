@@ -26,14 +26,16 @@ def keeping_defaults() -> Iterator[None]:
             this was undone.
     """
     dtype, device = torch.get_default_dtype(), torch.empty(0).device
-    yield
     changes = []
-    if (now := torch.get_default_dtype()) is not dtype:
-        torch.set_default_dtype(dtype)
-        changes.append(f"type to {now}")
-    if (there := torch.empty(0).device) != device:
-        torch.set_default_device(None if device.type == "cpu" else device)
-        changes.append(f"device to {there}")
+    try:
+        yield
+    finally:
+        if (now := torch.get_default_dtype()) is not dtype:
+            torch.set_default_dtype(dtype)
+            changes.append(f"type to {now}")
+        if (there := torch.empty(0).device) != device:
+            torch.set_default_device(None if device.type == "cpu" else device)
+            changes.append(f"device to {there}")
     if changes:
         raise ValueError(
             f"the builder has set torch's default {' and '.join(changes)}, for all code of its process; give "

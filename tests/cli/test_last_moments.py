@@ -73,7 +73,7 @@ def test_an_exit_function_that_does_not_return_is_named_and_left_and_the_others_
     ended_with, (said, left, last) = ended(ASLEEP, tick=0.1, body=f"raise SystemExit({status})")
     assert ended_with == status
     assert "the command is over, and an exit function (atexit) of another package holds its process: " in said
-    assert said.endswith("never, line 12 of <string>; it is left after 1.2 s")
+    assert said.endswith("never, line 12 of <string>; it is left after 1.2 s in one place")
     assert "never, line 12 of <string>; the command ends without it" in left
     assert last == "exit functions"
 
@@ -99,9 +99,31 @@ def test_an_exit_function_that_returns_late_is_waited_for_and_an_error_in_one_is
     atexit.register(lambda: threading.Event().wait(1.0))"""
     status, (said, error, last) = ended(start, tick=0.3)
     assert status == 0
-    assert "<lambda>, line 10 of <string>; it is left after 3.6 s" in said
+    assert "<lambda>, line 10 of <string>; it is left after 3.6 s in one place" in said
     assert error == "ignored at the end of the command: ZeroDivisionError: division by zero"
     assert last == "exit functions"
+
+
+def test_an_exit_function_that_goes_on_is_named_and_waited_for():
+    start = """ticks = iter(range(30))
+    def goes_on():
+        for _ in ticks:
+            (lambda: threading.Event().wait(0.1))()
+    atexit.register(goes_on)"""
+    status, (said, last) = ended(start, tick=0.1)
+    assert status == 0
+    assert "goes_on, line" in said
+    assert last == "exit functions"
+
+
+def test_an_alarm_of_a_package_cuts_no_exit_function():
+    start = """import signal
+    def shuts_down():
+        threading.Event().wait(0.5)
+        print("has shut down", flush=True)
+    atexit.register(shuts_down)
+    atexit.register(signal.setitimer, signal.ITIMER_REAL, 0.1)"""
+    assert ended(start, tick=3600) == (0, ["has shut down", "exit functions"])
 
 
 def test_a_signal_during_an_exit_function_ends_that_one_in_a_line():

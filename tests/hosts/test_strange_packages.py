@@ -390,13 +390,17 @@ def test_the_judge_of_a_config_and_workers_of_every_framework_refuse_a_builder_t
         assert (torch.get_default_dtype(), torch.empty(0).device.type) == (torch.float32, "cpu")
 
 
-def test_a_builder_that_changes_the_default_type_is_refused_before_the_run(declared, tmp_path):
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_builder_that_changes_the_default_type_is_refused_before_the_run(declared, tmp_path, fails):
     def build(cfg, _):
         torch.set_default_dtype(torch.float64)
+        if fails:
+            raise ValueError("the builder fails, and its change is undone")
         return PAGE_MODEL(cfg)
 
     cfg = OmegaConf.merge(declared(build=build), {"run_dir": str(tmp_path / "run")})
-    with pytest.raises(ValueError, match=r"^model does not make a theirs: .* has set torch's default type"):
+    said = "the builder fails" if fails else "has set torch's default type"
+    with pytest.raises(ValueError, match=f"^model does not make a theirs: .*{said}"):
         LocalHost().prepare(cfg)
     assert torch.get_default_dtype() is torch.float32
     assert not (tmp_path / "run").exists()

@@ -18,7 +18,14 @@ from ray._private import ray_constants, services, utils
 from ray._private.node import Node
 
 from rlinf_async.ray_runtime.cluster import idle_agent, start_worker
-from rlinf_async.ray_runtime.cluster.template import EARLY, NO_VARIABLES, Shared, Template, can_be_forked
+from rlinf_async.ray_runtime.cluster.template import (
+    EARLY,
+    NO_VARIABLES,
+    Shared,
+    Template,
+    can_be_forked,
+    has_process_files,
+)
 
 SCRIPT_NAME = "SETUP_WORKER_FILENAME"
 """Ray's constant with the name of the script that starts worker processes with variables of their own."""
@@ -51,8 +58,9 @@ def starting_quickly(
     and where the packages of Ray's dashboard are looked up instead of imported. The template has the
     environment of this process with `variables`, which all workers have.
 
-    Without `has_dashboard` it starts no server of a dashboard and no autoscaler, and `idle_agent` in place of
-    Ray's; without `reads_logs`, nothing that reads the logs of workers.
+    Without `has_dashboard` it starts no server of a dashboard, and `idle_agent` in place of Ray's; without
+    `reads_logs`, nothing that reads the logs of workers; without both no autoscaler, which prints what Ray
+    cannot place.
 
     A Ray version without one of these private names starts as ever.
     """
@@ -65,9 +73,11 @@ def starting_quickly(
                 patches.enter_context(_template(shared, variables))
         if not has_dashboard:
             _leave_out(patches, services, API_SERVER, _no_server)
-            _leave_out(patches, Node, AUTOSCALER, _nothing)
-            _leave_out(patches, services, START, _with_idle_agent(getattr(services, START, None)))
+            if has_process_files():
+                _leave_out(patches, services, START, _with_idle_agent(getattr(services, START, None)))
         if not reads_logs:
+            if not has_dashboard:
+                _leave_out(patches, Node, AUTOSCALER, _nothing)
             _leave_out(patches, Node, LOG_READER, _nothing)
         if hasattr(utils, CHECK):
             check = _looked_up(getattr(utils, CHECK)) if has_dashboard else _left_out

@@ -84,9 +84,9 @@ def starting_ray(
                 with place, _quickly(settings, shared):
                     context = tried_again(lambda: start(*args, **settings), say=say)
             else:
-                EARLY.end()
                 _check_answer(args[0] if args else kwargs.get("address"), kwargs.get("_temp_dir"))
                 context = _joined(lambda: start(*args, **settings))
+                EARLY.end()  # not before: RLinf looks for a cluster first, and then starts one
         # After the start, which replaces the handler of SIGTERM.
         TERMINATION.install()
         return context

@@ -36,6 +36,8 @@ ASSIGNED = {
 """Variables that Ray sets in its workers. It reads all of its own when it is imported, once for a process.
 """
 RAYLET_VARIABLE = "RAY_RAYLET_PID"
+DEVICE_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/davinci_manager")
+"""Files of GPUs and NPUs: imports of workers may open them, and a fork cannot use what was opened before."""
 UNASSIGNED = {"RAY_JOB_ID": "ffffffff"}
 """The job of workers that Ray starts before it needs them; such a worker serves the first job that asks."""
 
@@ -139,13 +141,27 @@ EARLY = Early()
 
 
 def can_be_forked() -> bool:
-    """Return True if workers of this Ray can be forked here, and the user has not switched that off."""
-    if sys.platform != "linux" or not hasattr(os, "pidfd_open") or os.environ.get(SWITCH_VARIABLE) == "0":
+    """Return True if workers of this Ray can be forked here, and the user has not switched that off.
+
+    Not where there is a GPU: this has not been run on one.
+    """
+    if not has_process_files() or os.environ.get(SWITCH_VARIABLE) == "0":
+        return False
+    if any(Path(name).exists() for name in DEVICE_FILES):
         return False
     try:
         return version("ray").startswith(TESTED_VERSIONS)
     except PackageNotFoundError:
         return False
+
+
+def has_process_files() -> bool:
+    """Return True if files can stand for processes here: some kernels and containers have none."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
 
 
 def _start(listener: socket.socket, shared: Shared, environment: dict[str, str]) -> subprocess.Popen[bytes]:

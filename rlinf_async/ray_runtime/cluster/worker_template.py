@@ -49,6 +49,8 @@ GRACE_S = 10.0
 PR_SET_PDEATHSIG = 1
 HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})
 """jemalloc, which PyArrow brings, starts its own thread again in a child."""
+READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "GLIBC_", "MKL_", "KMP_", "OMP_", "OPENBLAS_", "GOMP_")
+"""The beginnings of names of variables that Python and libraries read when a process starts."""
 HARMLESS_FILES = ("/dev/null", "/dev/urandom", "/dev/random", "/dev/shm/", "/dev/pts/", "/dev/tty")
 
 
@@ -191,7 +193,7 @@ def _import_with_ray(names: Sequence[str]) -> None:
 
 def _adopt_cluster(plan: Mapping[str, Any], read: set[str]) -> int | None:
     """Wait for the raylet, and set the variables that its workers will have; return a file that stands for
-    the raylet. None if the driver or the raylet has ended, or an import has read another value.
+    the raylet. None if the driver or the raylet has ended, or this process has read another value.
     """
     try:
         cluster = json.load(sys.stdin)
@@ -201,7 +203,7 @@ def _adopt_cluster(plan: Mapping[str, Any], read: set[str]) -> int | None:
     _end_with_the_driver(False)
     variables = {**cluster["environment"], **plan["assigned"], plan["raylet"]: str(cluster["raylet"])}
     changed = {name for name in {*variables, *os.environ} if variables.get(name) != os.environ.get(name)}
-    if not changed.isdisjoint(read):
+    if not changed.isdisjoint(read) or any(name.startswith(READ_AT_START) for name in changed):
         return None
     os.environ.clear()
     os.environ.update(variables)

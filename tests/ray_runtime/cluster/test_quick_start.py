@@ -128,7 +128,7 @@ def test_a_cluster_without_a_dashboard_starts_no_helper_that_only_a_dashboard_or
 
     monkeypatch.setattr(ray._raylet, "GcsClient", Store)
     monkeypatch.setattr(internal_kv, "_initialize_internal_kv", lambda client: None)
-    before = helpers()
+    before, before_monitor, before_start = helpers(), Node.start_monitor, services.start_ray_process
     with starting_quickly(has_dashboard=False, reads_logs=False):
         assert services.start_api_server(False, False, "host", "127.0.0.1:1", "7", "ip", port=1) == ("", None)
         assert Node.start_monitor(None) is Node.start_log_monitor(None) is None
@@ -136,6 +136,13 @@ def test_a_cluster_without_a_dashboard_starts_no_helper_that_only_a_dashboard_or
     assert helpers() == before
     # Ray would wait for an address, and is refused a connection to this one.
     assert stored == {ray_constants.DASHBOARD_ADDRESS.encode(): quick_start.NO_SERVER}
+    with starting_quickly(has_dashboard=False):
+        assert Node.start_monitor is before_monitor  # it prints what Ray cannot place
+        assert services.start_ray_process is not before_start
+    with monkeypatch.context() as old_kernel:
+        old_kernel.setattr(os, "pidfd_open", lambda pid: os.close(-1))
+        with starting_quickly(has_dashboard=False):
+            assert services.start_ray_process is before_start
     with starting_quickly(reads_logs=False):
         assert helpers()[:2] == before[:2]
         assert Node.start_log_monitor(None) is None

@@ -117,6 +117,20 @@ def test_a_cluster_of_its_own_is_started_again_with_its_options(monkeypatch, ini
     assert init.asked == [{"shared": False}]
 
 
+def test_a_template_outlives_a_search_for_a_cluster_that_is_not_there(monkeypatch, init):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    ended = []
+    monkeypatch.setattr(starting, "EARLY", SimpleNamespace(end=lambda: ended.append("early")))
+
+    def refuses(address, *_):
+        raise ConnectionError("there is none")
+
+    monkeypatch.setattr(starting, "_check_answer", refuses)
+    with starting_ray(say=lambda text: None), pytest.raises(ConnectionError):
+        ray.init("auto")
+    assert ended == []
+
+
 @pytest.mark.parametrize("status", [15, 1])  # of the handlers of `ray.init` and of the node that it starts
 @pytest.mark.parametrize("address", ["local", "127.0.0.1:1"])
 def test_an_exit_by_rays_own_handlers_is_the_request_to_end(init, address, status):

@@ -15,6 +15,7 @@ import psutil
 import ray
 
 from rlinf_async.ray_runtime.cluster import start_worker
+from rlinf_async.ray_runtime.cluster import template as template_module
 from rlinf_async.ray_runtime.cluster.start_worker import forked
 from rlinf_async.ray_runtime.cluster.template import TESTED_VERSIONS, Early, Shared, Template
 from tests.ray_runtime.cluster.templates import WAIT_S, started, template, worker_in
@@ -166,21 +167,32 @@ def test_a_template_that_still_imports_ends_with_its_driver(tmp_path, monkeypatc
     assert has_ray == "False"
 
 
-def test_variables_that_the_driver_sets_later_are_those_of_workers_unless_an_import_has_read_them(
+def test_variables_that_the_driver_sets_later_are_those_of_workers_unless_they_were_read_here(
     worker, tmp_path, monkeypatch
 ):
     (tmp_path / "reading.py").write_text("import os\nos.environ.get('READ')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     parents = []
-    for variable in ("OTHER", "READ"):
+    for variable in ("OTHER", "READ", "LD_LIBRARY_PATH_OF_A_TEST"):
         begun = Template(Shared(early=("reading",)))
         with monkeypatch.context() as later, begun.process:
             later.setenv(variable, "1")
             begun.serve(os.getpid())
             parents.append(started(worker, begun.name)["parent"] == begun.process.pid)
             begun.end()
-    assert parents == [True, False]
+    assert parents == [True, False, False]
+
+
+@pytest.mark.parametrize("lacks", ["process files", "a GPU that no fork could use"])
+def test_no_template_is_begun_where_workers_cannot_be_forked(lacks, tmp_path, monkeypatch):
+    if lacks == "process files":
+        monkeypatch.setattr(os, "pidfd_open", lambda pid: os.close(-1))
+    else:
+        monkeypatch.setattr(template_module, "DEVICE_FILES", (str(tmp_path),))
+    early = Early()
+    early.begin(Shared())
+    assert early._begun is None
 
 
 def test_an_early_template_is_taken_once_and_ended_if_no_cluster_takes_it():
