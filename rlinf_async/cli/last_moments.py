@@ -98,8 +98,8 @@ class _LastMoments:
         while not self.finished.wait(TICK_S):
             frame, line = _outermost(), _innermost()
             # A function that goes on, as one that uploads, is named, but not left.
-            if ticks >= TICKS_UNTIL_SAID and frame is last and line != at:
-                at = line
+            if TICKS_UNTIL_SAID <= ticks < TICKS and frame is last and line != at:
+                at, ticks = line, TICKS_UNTIL_SAID
                 continue
             ticks = ticks + 1 if frame is last or not ticks else 1
             last, at = frame, line
