@@ -5,6 +5,8 @@ A line is `took RANKS_NODE QUEUES_NODE IDLE`; IDLE is 1 if a rank of the queue's
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
 from rlinf_async.loops.queues import SharedQueues
@@ -15,9 +17,9 @@ from tests.runs.apart import note
 
 
 class NotingQueues(SharedQueues):
-    def bell(self, rank: int, node: str) -> Any:
+    def open_to(self, rank: int, node: str, *, arrived_by: float = math.inf) -> Iterator[Any]:
         vars(self).setdefault("nodes", {})[rank] = node
-        return super().bell(rank, node)
+        return super().open_to(rank, node, arrived_by=arrived_by)
 
     def taken(self, rank: int, queue: Any) -> None:
         for node, other in self._by_node.items():

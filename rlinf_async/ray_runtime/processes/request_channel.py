@@ -148,7 +148,12 @@ class RequestChannel(RunProcess):
         """Answer a take: now, without a task, if there is a batch, or the rank does not wait for one."""
         self._reading.read()
         self._reads_askers = False
-        batch = self._broker.take_now(rank, node, generation, waited_s=waited_s)
+        try:
+            batch = self._broker.take_now(rank, node, generation, waited_s=waited_s)
+        except Exception as error:  # noqa: BLE001 the event loop would log it, and the rank wait for ever
+            self._handed_out(None)
+            connection.send_now(NEXT_BATCH, None, error)
+            return
         if batch == [] and wait_s > 0:
             self._reading.resume()
             self._answer_take(connection, NEXT_BATCH, rank, node, generation, wait_s, waited_s)

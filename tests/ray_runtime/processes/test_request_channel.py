@@ -193,6 +193,26 @@ async def test_both_sides_say_where_they_run_and_neighbours_meet(monkeypatch):
         asker.cancel()
 
 
+@pytest.mark.parametrize("has_asked", [True, False], ids=["after a request", "before it"])
+async def test_a_take_that_fails_in_the_channel_is_an_error_of_the_rank(monkeypatch, has_asked):
+    channel = Channel()
+    client, server = channel.client(), channel.server()
+    asker = ask(client, 7)[0] if has_asked else None
+    await settle()
+
+    def failing(*_, **__):
+        raise ZeroDivisionError("of the channel")
+
+    monkeypatch.setattr(channel.worker._broker, "take_now", failing)
+    with pytest.raises(ZeroDivisionError, match="of the channel"):
+        await asyncio.wait_for(server.take(), timeout=5)
+    monkeypatch.undo()
+    if asker is None:
+        (asker,) = ask(client, 7)
+    assert await answer(server) == [7]
+    assert int((await asker)["seen"]) == 7
+
+
 async def test_the_failure_of_a_rank_that_was_lost_is_nobodys():
     channel = Channel()
     dead, other = channel.server(0), channel.server(1)
