@@ -1,8 +1,11 @@
-"""The extras of this package: the extra that brings a module, and the command that installs it."""
+"""Packages that a run needs: the extra that brings a module, the command that installs it, and whether the
+interpreter can import it.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 
@@ -37,6 +40,9 @@ EXTRA_OF = {
     **dict.fromkeys(("matplotlib", "scipy", "PIL"), "bench"),
 }
 """Optional modules, and the extra that brings each."""
+
+NO_DOCSTRINGS = 2
+"""The level of `PYTHONOPTIMIZE` from which modules have no docstrings."""
 
 
 def pip_install(*extras: str) -> str:
@@ -82,3 +88,16 @@ def is_here(package: str) -> bool:
         return True
     except ModuleNotFoundError:  # its parent package is missing, or a finder raises instead of returning None
         return False
+
+
+def check_interpreter(optimize: int = sys.flags.optimize) -> None:
+    """Check that Ray's modules, some of which add to their docstrings, can be imported.
+
+    Raises:
+        ValueError: Python runs without docstrings.
+    """
+    if optimize >= NO_DOCSTRINGS:
+        raise ValueError(
+            f"PYTHONOPTIMIZE={optimize} (python -OO) leaves out docstrings, without which Ray cannot be "
+            "imported; unset PYTHONOPTIMIZE"
+        )

@@ -77,7 +77,7 @@ ALLOWED = {
     "hosts/rlinf/managers.py": {BY_NAME},
     "hosts/rlinf/worker_process.py": {BY_NAME},
     "cli/application.py": {BY_NAME},
-    "cli/first_signals.py": {WRITES},
+    "termination.py": {WRITES},
     "configs.py": {BY_NAME},
     "plugin.py": {BY_NAME},
     "hosts/host.py": {BY_NAME},

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from rlinf_async.cli.first_signals import answering_signals
+from rlinf_async.termination import answering_signals
 
 if TYPE_CHECKING:
     from rlinf_async.cli.application import app as app

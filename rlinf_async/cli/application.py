@@ -15,12 +15,12 @@ from typer.core import TyperCommand, TyperGroup
 
 from rlinf_async import __version__
 from rlinf_async.cli.arguments import LEAST_WIDTH, errors, fail, or_exit, say_error
-from rlinf_async.cli.first_signals import answering_signals
 from rlinf_async.cli.last_moments import ending_in_time
 from rlinf_async.core.config_keys import clipped
 from rlinf_async.entry_points import load_class, names_of
 from rlinf_async.observe.ending import INTERRUPTED_STATUS
 from rlinf_async.observe.files import discard
+from rlinf_async.termination import answering_signals
 
 COMMANDS_GROUP = "rlinf_async.commands"
 """Entry points of further commands, by name; those of this package are in `rlinf_async.lab`."""

@@ -25,7 +25,6 @@ from rlinf_async.cli.arguments import (
     or_exit,
     say_error,
 )
-from rlinf_async.cli.first_signals import answering_signals
 from rlinf_async.core.failures import NothingLeftError, Terminated, in_words
 from rlinf_async.hosts.host import Host, RayCluster, host_of
 from rlinf_async.observe.ending import (
@@ -37,7 +36,7 @@ from rlinf_async.observe.ending import (
     recorded_ending,
     short,
 )
-from rlinf_async.ray_runtime.cluster.termination import TERMINATION
+from rlinf_async.termination import TERMINATION, answering_signals
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from rlinf_async.core.holding import Held
-
 Sample = tuple[float, float]
 """(time in seconds, usage)."""
 
@@ -88,6 +86,14 @@ class Growth:
         if not _suffices(self.samples):
             return None
         return slope(self.samples[len(self.samples) // 2 :])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """The amount of one resource that a process holds, and the most that it can hold."""
+
+    value: float
+    limit: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from importlib.metadata import EntryPoint
 
-from rlinf_async.core.interpreter import check_interpreter
-from rlinf_async.extras import INSTALL_AGAIN, pip_install
+from rlinf_async.extras import INSTALL_AGAIN, check_interpreter, pip_install
 from rlinf_async.hosts.rlinf.checks import SHARED_IMPORTS
 from rlinf_async.observe.check import Check
 from rlinf_async.observe.probes import output_of, release

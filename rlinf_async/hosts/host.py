@@ -15,7 +15,6 @@ import yaml
 from rich.console import Console
 
 from rlinf_async.core.config_keys import clipped, lookup
-from rlinf_async.core.interpreter import check_interpreter
 from rlinf_async.entry_points import PREPARATIONS_GROUP, imported, load_class, provided
 from rlinf_async.hosts.setting_keys import read_settings
 from rlinf_async.observe.read_files import read_named
@@ -189,7 +188,9 @@ class PackagedHost(Host):
         return read_settings(Path(getfile(type(self))).with_name("keys.toml"))
 
     def explain(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
-        check_interpreter()  # these hosts run on Ray
+        from rlinf_async.extras import check_interpreter  # these hosts run on Ray
+
+        check_interpreter()
         return self._own_module("explain").explain(cfg, cluster)
 
     def show(self, facts: Mapping[str, Any], console: Console) -> None:

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import psutil
 
-from rlinf_async.core.holding import Held
-
 CGROUP_MEMORY = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current"))
 CGROUP_THREADS = Path("/sys/fs/cgroup/pids.max")
 
@@ -29,13 +27,13 @@ def held_by_this_process(*, children: bool = True) -> Holding:
     """
     own = psutil.Process()
     memory = sum(_private_bytes(each) for each in (own, *(_children(own) if children else ())))
-    holding = {
-        "memory": Held(value=memory, limit=memory + memory_left()),
-        "descriptors": Held(value=own.num_fds(), limit=_soft_limit(resource.RLIMIT_NOFILE)),
-        "threads": Held(value=own.num_threads(), limit=_most_threads()),
+    holding: dict[str, tuple[float, float]] = {
+        "memory": (memory, memory + memory_left()),
+        "descriptors": (own.num_fds(), _soft_limit(resource.RLIMIT_NOFILE)),
+        "threads": (own.num_threads(), _most_threads()),
     }
     if (most := _soft_limit(resource.RLIMIT_AS)) < float("inf"):
-        holding["address space"] = Held(value=own.memory_info().vms, limit=most)
+        holding["address space"] = own.memory_info().vms, most
     return as_plain(holding)
 
 
@@ -48,11 +46,11 @@ def memory_left() -> int:
     return int(left)
 
 
-def as_plain(holding: Mapping[str, Held]) -> Holding:
-    """Return a holding as plain data; an infinite `limit` is left out."""
+def as_plain(holding: Mapping[str, tuple[float, float]]) -> Holding:
+    """Return a holding, (value, limit) by resource, as plain data; an infinite limit is left out."""
     return {
-        what: {"value": held.value, **({"limit": held.limit} if held.limit < float("inf") else {})}
-        for what, held in holding.items()
+        what: {"value": value, **({"limit": limit} if limit < float("inf") else {})}
+        for what, (value, limit) in holding.items()
     }
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import psutil
 
-from rlinf_async.core.growth import Foreteller, Foretold
-from rlinf_async.core.holding import Held
+from rlinf_async.core.growth import Foreteller, Foretold, Held
 from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.holdings import Holding, as_plain
 from rlinf_async.observe.pace import seconds
@@ -34,13 +33,13 @@ STEADY_SHARE = 0.01
 
 def held_by_machine(run_dir: Path) -> Holding:
     """Return the used `shared memory` of this machine, and the size of a run directory on its `disk`."""
-    holding = {}
+    holding: dict[str, tuple[float, float]] = {}
     with suppress(OSError):
         shared = psutil.disk_usage(str(SHARED_MEMORY))
-        holding["shared memory"] = Held(value=shared.used, limit=shared.used + shared.free)
+        holding["shared memory"] = shared.used, shared.used + shared.free
     with suppress(OSError):
         size = size_of(run_dir)
-        holding["disk"] = Held(value=size, limit=size + psutil.disk_usage(str(run_dir)).free)
+        holding["disk"] = size, size + psutil.disk_usage(str(run_dir)).free
     return as_plain(holding)
 
 

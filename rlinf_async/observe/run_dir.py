@@ -17,7 +17,7 @@ from typing import Any
 from rlinf_async.observe.events import Ending, Status
 from rlinf_async.observe.files import append, make_directory, write_whole
 from rlinf_async.observe.load import usable_cores
-from rlinf_async.observe.plain_data import DamagedError, read_json_file
+from rlinf_async.observe.read_files import DamagedError, read_json_file
 from rlinf_async.observe.run_files import RunFiles, warning_of
 from rlinf_async.observe.secrets import said_without_secrets, yaml_without_secrets
 

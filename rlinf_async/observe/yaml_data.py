@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from rlinf_async.observe.plain_data import MAX_DEPTH, DamagedError
+from rlinf_async.observe.read_files import MAX_DEPTH, DamagedError
 
 MAX_YAML_BYTES = 1 << 20
 MAX_YAML_NODES = 50_000

@@ -1,6 +1,6 @@
 """Direct connections between processes of a run, without Ray: unix sockets within a node, TCP between nodes.
 
-Both ends first prove to each other that they know the listener's token (`wire.handshake`); until then nothing
+Both ends first prove to each other that they know the listener's token (`wire.strangers`); until then nothing
 else is read or sent. Then both send frames: the length of a message, and the message, pickled. All frames of
 one turn of the event loop are written together. Each end is told at once when the other process dies.
 """
@@ -19,10 +19,9 @@ from typing import Any
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.loops.requests import settle
-from rlinf_async.wire.handshake import Handshake, NotKnown
 from rlinf_async.wire.listening import Listening
 from rlinf_async.wire.nodes import has_other_nodes, node_address, this_node
-from rlinf_async.wire.strangers import STRANGERS, Silent, stranger_by_account
+from rlinf_async.wire.strangers import STRANGERS, Handshake, NotKnown, Silent, stranger_by_account
 
 LENGTH_FORMAT = struct.Struct("!Q")
 LONGEST_MESSAGE_BYTES = 2**36

@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from rlinf_async.core.growth import HORIZON_S, MAX_SAMPLES, Foreteller, Growth, seconds_left, slope
-from rlinf_async.core.holding import Held
+from rlinf_async.core.growth import HORIZON_S, MAX_SAMPLES, Foreteller, Growth, Held, seconds_left, slope
 
 GROWING = [(5.0 * n, 100.0 + 10.0 * n) for n in range(20)]
 """Ten more every five seconds: two a second, and 290 after the last of them."""

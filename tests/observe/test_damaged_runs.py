@@ -37,7 +37,7 @@ from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.spans import identity
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import written_aside
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import ProcessKnowledge, resume_buffer
-from rlinf_async.ray_runtime.cluster.termination import TERMINATION
+from rlinf_async.termination import TERMINATION
 from rlinf_async.wire.memory import machine
 from tests.lab.plan.given import left_by
 from tests.lab.report.making import write_run

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from rlinf_async.observe.episodes import mean_of_episodes
+from rlinf_async.observe.rollout_measures import mean_of_episodes
 
 
 def test_every_episode_counts_once_however_many_a_worker_has():

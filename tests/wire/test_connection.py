@@ -23,11 +23,10 @@ from rlinf_async.wire.connection import (
     Connection,
     Listener,
 )
-from rlinf_async.wire.handshake import NONCE_BYTES, PROOF_BYTES, Handshake
 from rlinf_async.wire.listening import Listening
 from rlinf_async.wire.nodes import this_node
 from rlinf_async.wire.peers import Peer, Peers
-from rlinf_async.wire.strangers import STRANGERS, Silent
+from rlinf_async.wire.strangers import NONCE_BYTES, PROOF_BYTES, STRANGERS, Handshake, Silent
 from tests.listening import listening
 from tests.loops.virtual import now, settle
 from tests.second_network import Wire
@@ -460,9 +459,8 @@ LISTENING = """
 import asyncio
 from rlinf_async.wire.connection import Listener
 from rlinf_async.wire.nodes import this_node
-from rlinf_async.wire.handshake import NONCE_BYTES, PROOF_BYTES, Handshake
 from rlinf_async.wire.listening import Listening
-from rlinf_async.wire.strangers import STRANGERS, Silent
+from rlinf_async.wire.strangers import NONCE_BYTES, PROOF_BYTES, STRANGERS, Handshake, Silent
 
 async def main():
     heard = lambda connection, key, *message: print("heard", flush=True)
@@ -598,9 +596,8 @@ def test_what_is_for_processes_of_one_node_tells_no_other_where_it_is():
 FAR = """
 import asyncio
 from rlinf_async.wire import connection
-from rlinf_async.wire.handshake import NONCE_BYTES, PROOF_BYTES, Handshake
 from rlinf_async.wire.listening import Listening
-from rlinf_async.wire.strangers import STRANGERS, Silent
+from rlinf_async.wire.strangers import NONCE_BYTES, PROOF_BYTES, STRANGERS, Handshake, Silent
 
 async def main():
     connection.node_address = lambda: "192.0.2.1"

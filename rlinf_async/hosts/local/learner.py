@@ -33,7 +33,6 @@ from rlinf_async.core.tensors import (
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.kit.live_passes import LivePasses, couples_rows, skipped
 from rlinf_async.hosts.kit.ratios import weighed
-from rlinf_async.hosts.kit.rollout_measures import REPORTED_FIELDS, of_rollouts
 from rlinf_async.hosts.kit.samples import (
     LIVE_FIELD,
     PROXIMAL_FIELD,
@@ -49,8 +48,8 @@ from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import EPISODES_FIELD
 from rlinf_async.loops.finite import SkippedSteps
 from rlinf_async.loops.streaming_learner import Normalize, StreamingLearner
-from rlinf_async.observe.episodes import mean_of_episodes
 from rlinf_async.observe.meters import BusyMeter, prefixed
+from rlinf_async.observe.rollout_measures import REPORTED_FIELDS, mean_of_episodes, of_rollouts
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
 
 ESTIMATES = ("advantages", "returns", "valid", "share", "counted")

@@ -29,8 +29,8 @@ from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import recorded
 from rlinf_async.ray_runtime.cluster.ray_processes import leaving_nothing_of_a_dead_ray
 from rlinf_async.ray_runtime.cluster.starting import starting_ray
-from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 from rlinf_async.ray_runtime.driver.endings import ray_ending_of
+from rlinf_async.termination import TERMINATION
 
 
 def train(cfg: DictConfig, *, dashboard: bool = False) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import ray
 
 from rlinf_async.hosts.rlinf import borrowed
-from rlinf_async.ray_runtime.cluster.termination import TERMINATION
+from rlinf_async.termination import TERMINATION
 
 GROUP_MODULE = "rlinf.scheduler.worker.worker_group"
 

@@ -30,10 +30,10 @@ from rlinf_async.hosts.workers.inference_actor import InferenceActor
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.metrics_outlet import MetricsOutlet
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import saved_plan
-from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 from rlinf_async.ray_runtime.driver.fleet import Fleet
 from rlinf_async.ray_runtime.driver.launched_run import LaunchedRun
 from rlinf_async.ray_runtime.driver.run import AsyncRun
+from rlinf_async.termination import TERMINATION
 
 
 class NoAgentLoop:

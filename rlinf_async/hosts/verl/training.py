@@ -21,7 +21,6 @@ from rlinf_async.core.scores import INPUTS_FIELD
 from rlinf_async.core.tensors import Tensors, Tree, leaf, map_tensors, size_of
 from rlinf_async.core.types import Piece
 from rlinf_async.hosts.kit.live_passes import LivePasses, couples_rows, skipped
-from rlinf_async.hosts.kit.rollout_measures import REPORTED_FIELDS, of_rollouts
 from rlinf_async.hosts.kit.samples import LIVE_FIELD, PROXIMAL_FIELD
 from rlinf_async.hosts.kit.scoring import ScoringTraining
 from rlinf_async.hosts.kit.sharded import TrainedShards
@@ -33,6 +32,7 @@ from rlinf_async.hosts.verl.measures import StepMeasures, of_verl, sum_over_rank
 from rlinf_async.hosts.verl.settings import VerlSettings
 from rlinf_async.loops.streaming_learner import Normalize, StreamingLearner
 from rlinf_async.observe.meters import BusyMeter, prefixed
+from rlinf_async.observe.rollout_measures import REPORTED_FIELDS, of_rollouts
 from rlinf_async.observe.spans import SpanLog
 
 

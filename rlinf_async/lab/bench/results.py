@@ -14,8 +14,7 @@ from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME
 from rlinf_async.lab.bench.sides import SIDES_BY_HOST
 from rlinf_async.lab.table import Range
 from rlinf_async.observe.files import append, make_directory
-from rlinf_async.observe.plain_data import read_json
-from rlinf_async.observe.read_files import read_named
+from rlinf_async.observe.read_files import read_json, read_named
 
 Result = dict[str, Any]
 

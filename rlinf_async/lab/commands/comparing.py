@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rlinf_async.cli.arguments import Chosen, ConfigDir, ConfigName, Overrides, console, or_exit
-from rlinf_async.cli.first_signals import answering_signals
+from rlinf_async.termination import answering_signals
 
 
 def bench(

@@ -25,7 +25,7 @@ from rlinf_async.lab.demo.simulators.metaworld_task import (
 from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats
 from rlinf_async.lab.demo.warm_start_settings import PARALLEL_EPISODES, WarmStart
 from rlinf_async.observe.files import make_directory, write_whole
-from rlinf_async.observe.plain_data import read_json_file
+from rlinf_async.observe.read_files import read_json_file
 
 HIDDEN_UNITS = 256
 MAX_BISECTIONS = 6

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlinf_async.core.holding import Held
+from rlinf_async.core.growth import Held
 from rlinf_async.lab.report.content import Section, Table
 from rlinf_async.lab.report.formatting import NO_VALUE
 from rlinf_async.lab.report.run_view import Subject

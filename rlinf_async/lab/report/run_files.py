@@ -10,7 +10,7 @@ from typing import Any
 from rlinf_async.core.config_keys import clipped, lookup
 from rlinf_async.observe.events import ENDING_WORDS, Status
 from rlinf_async.observe.faults import Fault
-from rlinf_async.observe.plain_data import finite
+from rlinf_async.observe.read_files import finite
 from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.reading.spans import read_spans
 from rlinf_async.observe.run_dir import RunDir

@@ -16,7 +16,7 @@ from rlinf_async.lab.report.run_view import Subject
 from rlinf_async.lab.report.timelines import ALL_PARTS, slowest
 from rlinf_async.observe.events import FaultCounts
 from rlinf_async.observe.faults import Fault
-from rlinf_async.observe.plain_data import finite
+from rlinf_async.observe.read_files import finite
 
 SLOWEST_STEPS = 3
 MOST_BARS = 6000

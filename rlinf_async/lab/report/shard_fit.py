@@ -8,7 +8,7 @@ from typing import Any
 from rlinf_async.core.shard_fit import ShardFit
 from rlinf_async.lab.report.measures import durations
 from rlinf_async.lab.report.run_view import Subject
-from rlinf_async.observe.plain_data import finite
+from rlinf_async.observe.read_files import finite
 
 
 def remark(subject: Subject) -> str:

@@ -17,7 +17,7 @@ from rlinf_async.lab.process import last_words, run_command
 from rlinf_async.lab.sweep.settings import Setting
 from rlinf_async.lab.sweep.steps import DEFAULT_GOAL, Averages, read_own, read_stock
 from rlinf_async.observe.files import make_directory
-from rlinf_async.observe.plain_data import DamagedError, read_json_file
+from rlinf_async.observe.read_files import DamagedError, read_json_file
 from rlinf_async.observe.run_dir import RunDir
 
 TRAIN_COMMAND = (sys.executable, "-m", "rlinf_async.cli", "train")

@@ -28,8 +28,7 @@ from rlinf_async.lab.sweep.cell import SweepCell
 from rlinf_async.lab.sweep.settings import Axis, Setting, parse_axis, parse_settings, varied
 from rlinf_async.lab.sweep.steps import DEFAULT_GOAL
 from rlinf_async.observe.files import make_directory, open_regular
-from rlinf_async.observe.plain_data import MAX_JSON_BYTES, DamagedError, read_json
-from rlinf_async.observe.read_files import read_regular
+from rlinf_async.observe.read_files import MAX_JSON_BYTES, DamagedError, read_json, read_regular
 
 IDENTITY_FILE = "sweep.json"
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from rlinf_async.observe.events import FaultCounts
 from rlinf_async.observe.faults import Fault
-from rlinf_async.observe.plain_data import records_of, typed
-from rlinf_async.observe.read_files import lines_in, opened_to_read
+from rlinf_async.observe.read_files import lines_in, opened_to_read, records_of, typed
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.run_files import MAX_RECORD_BYTES
 

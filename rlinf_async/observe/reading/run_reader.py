@@ -10,8 +10,14 @@ from typing import Any
 from rlinf_async.observe.events import Status, StepReport
 from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.load import torch_is_for_cpu
-from rlinf_async.observe.plain_data import MAX_JSON_BYTES, DamagedError, finite, read_json, records_of
-from rlinf_async.observe.read_files import read_regular
+from rlinf_async.observe.read_files import (
+    MAX_JSON_BYTES,
+    DamagedError,
+    finite,
+    read_json,
+    read_regular,
+    records_of,
+)
 from rlinf_async.observe.reading import shapes
 from rlinf_async.observe.reading.faults import recorded_faults
 from rlinf_async.observe.run_dir import RunDir

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from rlinf_async.observe.events import Status
-from rlinf_async.observe.plain_data import finite, is_whole, typed
+from rlinf_async.observe.read_files import finite, is_whole, typed
 
 Record = dict[str, Any]
 NUMBERS_PER_PIECE = 6

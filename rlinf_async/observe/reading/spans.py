@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.observe.plain_data import finite, records_of
-from rlinf_async.observe.read_files import names_in, read_regular
+from rlinf_async.observe.read_files import finite, names_in, read_regular, records_of
 from rlinf_async.observe.reading import shapes
 from rlinf_async.observe.spans import MAX_FILE_BYTES, Span
 

@@ -28,7 +28,7 @@ from rlinf_async.core.failures import PeerError
 from rlinf_async.core.types import Piece, Ticket, place_of
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.files import opened, write_whole
-from rlinf_async.observe.plain_data import DamagedError, read_json_file
+from rlinf_async.observe.read_files import DamagedError, read_json_file
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import is_count
 
 BUFFER_FOLDER = "buffer"

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rlinf_async.core.interpreter import check_interpreter
+from rlinf_async.extras import check_interpreter
 from rlinf_async.observe.files import PRIVATE_MODE
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"

@@ -28,7 +28,7 @@ from rlinf_async.ray_runtime.cluster.environment import (
 )
 from rlinf_async.ray_runtime.cluster.quick_start import starting_quickly
 from rlinf_async.ray_runtime.cluster.template import EARLY, Shared
-from rlinf_async.ray_runtime.cluster.termination import TERMINATION
+from rlinf_async.termination import TERMINATION
 
 RETRY_WAITS_S = (5.0, 20.0)
 """Seconds before the second and the third try, which is the last; Ray gives each try half a minute."""

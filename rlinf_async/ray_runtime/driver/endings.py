@@ -25,10 +25,10 @@ from rlinf_async.ray_runtime.cluster.ray_processes import (
     leaving_nothing_of_a_dead_ray,
 )
 from rlinf_async.ray_runtime.cluster.starting import RayNotJoined, RayNotStarted, RayNotThere
-from rlinf_async.ray_runtime.cluster.termination import TERMINATION
 from rlinf_async.ray_runtime.driver.fleet import Fleet
 from rlinf_async.ray_runtime.driver.launched_run import LaunchedRun
 from rlinf_async.ray_runtime.driver.revivals import PROCESS_OF_GROUP
+from rlinf_async.termination import TERMINATION
 
 DRAIN_TIMEOUT_S = 4.0
 """Seconds that an interrupted run waits for the rollouts under way, before it ends their processes."""

@@ -15,9 +15,9 @@ from rlinf_async.core.buffer import Ledger
 from rlinf_async.core.request_channels import channel_nodes
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.display import RunDisplay
-from rlinf_async.observe.episodes import mean_of_episodes
 from rlinf_async.observe.files import make_directory
 from rlinf_async.observe.meters import prefixed
+from rlinf_async.observe.rollout_measures import mean_of_episodes
 from rlinf_async.observe.run_dir import RunDir
 from rlinf_async.observe.run_log import RunLog
 from rlinf_async.observe.spans import Process, SpanLog
@@ -25,7 +25,6 @@ from rlinf_async.observe.stacks import answer_for_stacks
 from rlinf_async.ray_runtime.checkpoints.other_rates import other_rates
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import extended
 from rlinf_async.ray_runtime.cluster.ray_processes import RayWatch
-from rlinf_async.ray_runtime.cluster.termination import TERMINATION, Terminated
 from rlinf_async.ray_runtime.driver.endings import EndingInOrder
 from rlinf_async.ray_runtime.driver.fleet import Fleet
 from rlinf_async.ray_runtime.driver.gpu_shares import GpuShares
@@ -42,6 +41,7 @@ from rlinf_async.ray_runtime.processes.learner_rank import LearnerRank
 from rlinf_async.ray_runtime.processes.request_channel import RequestChannel
 from rlinf_async.ray_runtime.processes.run_process import RunProcess
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker
+from rlinf_async.termination import TERMINATION, Terminated
 from rlinf_async.wire.nodes import has_other_nodes, this_node
 
 SAVE_FAILURES = "async/save_failures"

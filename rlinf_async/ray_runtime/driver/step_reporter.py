@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from rlinf_async.core.frame_counts import FrameCount
-from rlinf_async.observe.episodes import mean_of_episodes
 from rlinf_async.observe.events import LAG_METRIC, PUBLICATION_METRIC, FaultCounts, StepReport
 from rlinf_async.observe.faults import Fault
 from rlinf_async.observe.load import LoadMeter
 from rlinf_async.observe.meters import Shares, merged, prefixed
 from rlinf_async.observe.reading.faults import FaultReader
+from rlinf_async.observe.rollout_measures import mean_of_episodes
 from rlinf_async.ray_runtime.driver.fleet import Fleet
 from rlinf_async.ray_runtime.processes.coordinator import Coordinator
 from rlinf_async.ray_runtime.processes.inference_worker import InferenceWorker

@@ -8,7 +8,7 @@ import pytest
 from rlinf_async.core.failures import Terminated
 from rlinf_async.hosts.rlinf import worker_groups
 from rlinf_async.hosts.rlinf.worker_groups import PrintedErrors, StartedWorkers, hear_worker_groups
-from rlinf_async.ray_runtime.cluster.termination import Termination
+from rlinf_async.termination import Termination
 
 SAID = (
     "Exception occurred while running EnvWorker's function init_worker: exception is "

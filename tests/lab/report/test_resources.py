@@ -6,7 +6,7 @@ import pytest
 
 from rlinf_async.lab.report.resources import resources
 from rlinf_async.observe.events import Status
-from rlinf_async.observe.plain_data import typed
+from rlinf_async.observe.read_files import typed
 
 HOLDS = {
     "driver": {

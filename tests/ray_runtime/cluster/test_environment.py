@@ -14,8 +14,8 @@ pytest.importorskip("ray", reason="Ray is not installed")
 
 from ray._private.utils import validate_socket_filepath
 
-from rlinf_async.core.interpreter import check_interpreter
 from rlinf_async.doctor import machine
+from rlinf_async.extras import check_interpreter
 from rlinf_async.ray_runtime.cluster import environment
 from rlinf_async.ray_runtime.cluster.environment import (
     LONGEST_FOLDER,

@@ -1,12 +1,12 @@
-"""Metrics of the rollouts of a batch: rewards, advantages and returns of its decisions."""
+"""Metrics of the rollouts of a batch, from their decisions and from the statistics of their episodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from rlinf_async.core.tensors import Tensors
+from rlinf_async.core.tensors import MODEL_REWARDS, Tensors
 
 REPORTED_FIELDS = ("rewards", "advantages", "returns", "valid")
 """Fields of a rollout that these metrics need."""
@@ -42,3 +42,24 @@ def of_rollouts(
     count = max(1.0, sums.pop("count"))
     means = {name if name == "rewards" else f"{name}_mean": total / count for name, total in sums.items()}
     return means | {name: -value if name.endswith("_min") else value for name, value in most.items()}
+
+
+def mean_of_episodes(results: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, float]:
+    """Return the mean of each statistic over the episodes of all workers, and their number.
+
+    Each of `results` has the statistics of one worker, with its episodes in the first dimension. Without any
+    episodes the result is empty. The numbers are the same as RLinf's.
+    """
+    nonempty = [result for result in results if result]
+    names = dict.fromkeys(name for result in nonempty for name in result)
+    means = {}
+    for name in names:
+        episodes = torch.cat([result[name].reshape(-1).float() for result in nonempty if name in result])
+        means[name] = float(episodes.mean()) if episodes.numel() else 0.0
+    if nonempty:
+        means["num_trajectories"] = float(sum(map(_episodes, nonempty)))
+    return means
+
+
+def _episodes(result: Mapping[str, torch.Tensor]) -> int:
+    return max((len(values) for name, values in result.items() if name != MODEL_REWARDS), default=0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlinf_async.hosts.kit.rollout_measures import of_rollouts
+from rlinf_async.observe.rollout_measures import of_rollouts
 
 
 def test_means_and_extremes_are_of_the_valid_decisions_of_all_rollouts():

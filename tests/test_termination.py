@@ -8,8 +8,8 @@ import pytest
 
 BEGIN = """
 import os, signal, sys, time
-import rlinf_async.ray_runtime.cluster.termination as termination
-from rlinf_async.ray_runtime.cluster.termination import Terminated, Termination
+import rlinf_async.termination as termination
+from rlinf_async.termination import Terminated, Termination
 
 number = signal.Signals[sys.argv[1]]
 signal.signal(number, signal.SIG_DFL)  # whoever runs the tests may ignore it

@@ -1,12 +1,19 @@
-"""Requests to end a run from outside: signals of SLURM, of Kubernetes and of a closing terminal."""
+"""Requests to end a command from outside: signals of SLURM, of Kubernetes and of a terminal.
+
+Before a run has begun, a signal ends the process at once (`answering_signals`). Then the `Termination` of the
+process handles it. This module imports nothing that takes time.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 
 from rlinf_async.core.failures import Terminated as Terminated
 
@@ -15,6 +22,42 @@ END_TIMEOUT_S = 30.0
 
 END_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """The signals that ask a run to end; SLURM can be told to send SIGUSR1 ahead of a time limit."""
+
+
+@contextmanager
+def answering_signals(when: str = "before it had begun") -> Iterator[None]:
+    """Inside the block a signal ends the process with one sentence, which says `when`, and with 128 plus its
+    number as exit status.
+
+    A signal that this process was started to ignore, as by `nohup`, stays ignored. Only the main thread has
+    handlers.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        number: signal.signal(number, partial(_end, when))
+        for number in (signal.SIGINT, *END_SIGNALS)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            # `signal.signal` returns None for a handler that Python has not installed.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _end(when: str, number: int, _: object) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        # The stream may be in the middle of a write, or closed.
+        with suppress(RuntimeError, OSError, ValueError):
+            stream.flush()
+    asked = "interrupted" if number == signal.SIGINT else f"asked to end by {signal.Signals(number).name}"
+    with suppress(OSError):
+        os.write(2, f"the command was {asked} {when}; to go on, start it again\n".encode())
+    # Not by an exception: an import may catch it, or a callback may drop it.
+    os._exit(128 + number)
 
 
 class Termination:
