@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from rlinf_async.lab.virtual.clock import run
+from rlinf_async.ray_runtime.cluster.template import SWITCH_VARIABLE
 from tests.checkouts import EMBODIED, TREES, configs
 from tests.reading_once import read_once
 
@@ -40,6 +41,13 @@ def signals_as_before():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(autouse=True)
+def no_template_of_workers(request, monkeypatch):
+    """A command that never starts Ray would start a template of workers, and kill it."""
+    if not _is_heavy(request.node):
+        monkeypatch.setenv(SWITCH_VARIABLE, "0")
 
 
 COLLECTED_DESCRIPTORS = 256

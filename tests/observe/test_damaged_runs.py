@@ -277,7 +277,6 @@ def commands(monkeypatch):
     monkeypatch.setattr(TERMINATION, "install", lambda: None)
     monkeypatch.setattr(plan_command, "compare", planned_once)
     monkeypatch.setenv("RAY_ADDRESS", "local")
-    monkeypatch.setenv("RLINF_ASYNC_FORKED_WORKERS", "0")  # a template of workers is killed with its command
     yield
     assert killed == []
 

@@ -27,7 +27,7 @@ from ray.experimental import internal_kv
 from rlinf_async.ray_runtime.cluster import idle_agent, quick_start, start_worker
 from rlinf_async.ray_runtime.cluster.quick_start import CHECK, SCRIPT_NAME, starting_quickly
 from rlinf_async.ray_runtime.cluster.start_worker import RAYS_NAME, TEMPLATE_VARIABLE, command, rays_script
-from rlinf_async.ray_runtime.cluster.template import Shared, can_be_forked
+from rlinf_async.ray_runtime.cluster.template import SWITCH_VARIABLE, Shared, can_be_forked
 
 WORDS = ["worker.py", "--node-id=7"]
 
@@ -189,6 +189,7 @@ def test_the_server_of_the_dashboard_takes_the_arguments_that_are_read():
 
 @pytest.mark.skipif(not can_be_forked(), reason="this Ray is not forked")
 def test_a_raylet_that_is_started_again_gets_a_template_of_its_own(monkeypatch):
+    monkeypatch.delenv(SWITCH_VARIABLE, raising=False)
     named = []
 
     def start(process):

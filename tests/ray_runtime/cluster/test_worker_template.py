@@ -17,12 +17,23 @@ import ray
 from rlinf_async.ray_runtime.cluster import start_worker
 from rlinf_async.ray_runtime.cluster import template as template_module
 from rlinf_async.ray_runtime.cluster.start_worker import forked
-from rlinf_async.ray_runtime.cluster.template import TESTED_VERSIONS, Early, Shared, Template
+from rlinf_async.ray_runtime.cluster.template import (
+    SWITCH_VARIABLE,
+    TESTED_VERSIONS,
+    Early,
+    Shared,
+    Template,
+)
 from tests.ray_runtime.cluster.templates import WAIT_S, started, template, worker_in
 
 pytestmark = pytest.mark.skipif(
     not ray.__version__.startswith(TESTED_VERSIONS), reason="this Ray is not forked"
 )
+
+
+@pytest.fixture(autouse=True)
+def template_of_workers(monkeypatch):
+    monkeypatch.delenv(SWITCH_VARIABLE, raising=False)
 
 
 @pytest.fixture
