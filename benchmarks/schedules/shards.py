@@ -74,7 +74,7 @@ class ShardsCell(BenchCell):
         return {
             **found,
             "shards": facts.get("plan", {}).get("shards_per_worker"),
-            "fit": facts.get("shard_fit"),
+            "fits": facts.get("shard_fits"),
         }
 
 

@@ -120,9 +120,9 @@ class AdvancedConfig:
     next free environment with the next task (tasks). auto: tasks, if environments can be told their tasks or
     draw them anew for every rollout; else exact."""
     fit_shards: bool | Literal["auto"] = "auto"
-    """True lets a run continue with fewer shards after its first step, if decisions are so fast that they
-    wait for the env worker's Python; simulators are then built anew. auto: True if `rollout.shards` is auto.
-    A resumed run keeps its number of shards."""
+    """True lets a run continue with fewer shards after its first steps, twice at most, if decisions are so
+    fast that they wait for the env worker's Python; simulators are then built anew. auto: True if
+    `rollout.shards` is auto. A resumed run keeps its number of shards."""
     shared_group_scene: bool = False
     """True starts all members of a group of RLinf's LIBERO in one scene. RLinf alone gives them the same task
     and initial state, but other places of cabinets, stoves and racks."""

@@ -100,7 +100,7 @@ def shard_choices(
     evaluation: Evaluation,
     most: int,
 ) -> tuple[int, ...]:
-    """Return the numbers of shards per env worker that a run may take after its first step; see
+    """Return the numbers of shards per env worker that a run may take after its first steps; see
     `core.shard_fit`.
 
     Every inference rank keeps two shards, so that one steps while another is answered.

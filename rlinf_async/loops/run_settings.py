@@ -48,14 +48,16 @@ class RunSettings:
     left_out: LeftOut = field(default_factory=LeftOut)
     """Samples that are not trained, as they have no gradient."""
     shard_choices: tuple[int, ...] = ()
-    """Numbers of shards per env worker that the run may choose from after its first step; see
+    """Numbers of shards per env worker that the run may choose from after its first steps; see
     `core.shard_fit`. Empty if the number is fixed."""
     learner_scores: str = ""
     """Why inference ranks must not score for the learner; "" if they may."""
 
     def with_shards(self, shards_per_worker: int) -> Self:
-        """Return the settings of the run after shards were joined; the number of shards then stays."""
-        return replace(self, plan=self.plan.joined(shards_per_worker), shard_choices=())
+        """Return the settings of the run after shards were joined."""
+        choices = tuple(choice for choice in self.shard_choices if shards_per_worker % choice == 0)
+        smaller = tuple(choice for choice in choices if choice < shards_per_worker)
+        return replace(self, plan=self.plan.joined(shards_per_worker), shard_choices=smaller)
 
     def common(self) -> RunSettings:
         """Return these settings without those that a host has added."""

@@ -85,6 +85,12 @@ class Spread:
     def mean(self) -> float:
         return self.total / self.count if self.count else 0.0
 
+    def mean_since(self, earlier: Spread) -> float:
+        """Return the mean of the numbers after those of `earlier`; that of all if `earlier` has as many, as
+        after the death of a process that held some."""
+        count = self.count - earlier.count
+        return (self.total - earlier.total) / count if count > 0 else self.mean
+
     def as_dict(self) -> dict[str, float]:
         """Return `{min, mean, max}`; empty without numbers."""
         return {"min": self.low, "mean": self.mean, "max": self.high} if self.count else {}

@@ -118,3 +118,15 @@ def test_every_metric_of_a_step_has_a_name_of_its_own():
         "async/env_steps_per_second": 2.0,
         "async/step_seconds": 4.0,
     }
+
+
+def test_the_mean_since_an_earlier_spread_counts_later_numbers_alone():
+    now = Spread()
+    now.add(1.0)
+    earlier = replace(now)
+    now.add(5.0)
+    now.add(7.0)
+    assert now.mean_since(earlier) == 6.0
+    # As after the death of a process that held some.
+    assert Spread(1.0, 3.0).mean_since(now) == 3.0
+    assert Spread().mean_since(Spread()) == 0.0

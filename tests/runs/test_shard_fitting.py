@@ -23,18 +23,19 @@ SAVED = "bench_emulated/checkpoints/global_step_8"
     ("bench/emulated", (*RUN, "runner.max_epochs=8")),
     ("bench/emulated", (*RUN, "runner.max_epochs=12", f"++runner.resume_dir='{{run-0}}/{SAVED}'")),
 )
-def test_a_run_with_fast_decisions_joins_its_shards_once_and_keeps_them_when_it_is_resumed(
+def test_a_run_with_fast_decisions_joins_its_shards_and_keeps_them_when_it_is_resumed(
     ended: list[Run],
 ) -> None:
     first, resumed = ended
     facts = json.loads((first.directory / "run.json").read_text())
     shards = facts["plan"]["shards_per_worker"]
-    assert facts["shard_fit"]["before"] == 16
-    assert facts["shard_fit"]["shards"] == shards < 16
+    fits = facts["shard_fits"]
+    assert fits[0]["before"] == 16
+    assert shards == fits[-1]["shards"] < 16
     assert f"{shards} shards per env worker follow the 16" in " ".join(first.output.split())
     assert first.summary["trajectories"] == {"produced": 128, "trained": 128, "in_flight": 0, "refused": {}}
     facts = json.loads((resumed.directory / "run.json").read_text())
     assert facts["plan"]["shards_per_worker"] == shards
-    assert "shard_fit" not in facts
+    assert "shard_fits" not in facts
     assert "are lost" not in resumed.output
     assert resumed.summary["trajectories"] == {"produced": 192, "trained": 192, "in_flight": 0, "refused": {}}

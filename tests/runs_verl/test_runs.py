@@ -118,20 +118,21 @@ def test_several_ranks_of_everything_go_on_from_a_checkpoint(made: dict[str, Run
 
 
 @pytest.mark.timeout(LONGEST_S)
-def test_a_run_with_fast_decisions_joins_its_shards_once_and_keeps_them_when_it_is_resumed(
+def test_a_run_with_fast_decisions_joins_its_shards_and_keeps_them_when_it_is_resumed(
     made: dict[str, Run],
 ) -> None:
     first, resumed = made["quick"], made["quick, going on"]
     assert first.status == 0, first.output
     facts = json.loads((first.directory / "run.json").read_text())
     shards = facts["plan"]["shards_per_worker"]
-    assert facts["shard_fit"]["before"] == 16
-    assert facts["shard_fit"]["shards"] == shards < 16
+    fits = facts["shard_fits"]
+    assert fits[0]["before"] == 16
+    assert shards == fits[-1]["shards"] < 16
     assert first.summary["trajectories"] == {"produced": 128, "trained": 128, "in_flight": 0, "refused": {}}
     assert resumed.status == 0, resumed.output
     facts = json.loads((resumed.directory / "run.json").read_text())
     assert facts["plan"]["shards_per_worker"] == shards
-    assert "shard_fit" not in facts
+    assert "shard_fits" not in facts
     assert "are lost" not in resumed.output
 
 

@@ -12,20 +12,21 @@ from rlinf_async.observe.read_files import finite
 
 
 def remark(subject: Subject) -> str:
-    """Return a sentence on the number of shards that a run has chosen after its first step; "" if none."""
-    fit = _fit(subject.run.facts.get("shard_fit"))
-    if fit is None:
+    """Return sentences on the numbers of shards that a run has chosen after its first steps; "" if none."""
+    fits = [fit for plain in subject.run.facts.get("shard_fits", []) if (fit := _fit(plain)) is not None]
+    if not fits:
         return ""
-    words = f"{subject.label}: after the first step, {fit}."
+    words = f"{subject.label}: after the first steps, {'; then, '.join(map(str, fits))}."
+    changes = [fit for fit in fits if fit.shards != fit.before]
     spans = subject.run.spans
     steps, answers = durations(spans, "step"), durations(spans, "ask")
-    if not steps or not answers:
+    if not changes or not steps or not answers:
         return words
     decision_s = sum(steps) / len(steps) + sum(answers) / len(answers)
     # A decision of a joined shard is one of each of its members, so that as many are made in each round.
-    was = fit.decision_s / decision_s
+    was = changes[-1].decision_s / decision_s
     took = f"a decision of a shard took {decision_s * 1000:.0f} ms from then on, with its waits"
-    return f"{words} It was {was:.2f} times: {took}." if fit.shards != fit.before else words
+    return f"{words} After the last change it was {was:.2f} times: {took}."
 
 
 def _fit(plain: object) -> ShardFit | None:

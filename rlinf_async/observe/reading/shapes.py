@@ -39,7 +39,8 @@ def facts(content: Record) -> Record:
     checks: Mapping[str, Callable[[Any], bool]] = {
         **dict.fromkeys(("title", "python"), _is_text),
         **dict.fromkeys(("began", "shards_since"), finite),
-        **dict.fromkeys(("versions", "levels", "plan", "shard_fit"), _is_record),
+        **dict.fromkeys(("versions", "levels", "plan"), _is_record),
+        "shard_fits": _is_list,
         **dict.fromkeys(("steps", "cores", "horizon", "max_staleness"), _is_count),
         **dict.fromkeys(("max_batch_size", "micro_batch_size"), _is_count),
     }
@@ -108,6 +109,10 @@ def _is_text(value: Any) -> bool:
 
 def _is_record(value: Any) -> bool:
     return isinstance(value, dict)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
 
 
 def _are_whole(value: Any) -> bool:

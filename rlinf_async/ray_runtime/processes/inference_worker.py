@@ -177,9 +177,9 @@ class InferenceWorker(KeepsToShare):
         """Have the policy leave its accelerator. A host with `takes_turns` gives it."""
         raise NotImplementedError
 
-    async def pass_s(self) -> float:
-        """The mean seconds of a forward pass; 0 before the first."""
-        return self._passes.mean
+    async def passes(self) -> Spread:
+        """The seconds of the forward passes up to now."""
+        return self._passes
 
     async def pop_busy(self) -> list[float]:
         """The share of time spent in forward passes since the last call."""

@@ -1,5 +1,6 @@
-"""The decision after the first step, with workers that only answer."""
+"""The decisions after the first steps, with workers that only answer."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,24 +16,28 @@ from tests.making import plan, run_settings
 CROWDED_S, LONG_S = 0.03, 2.0
 
 
-def times(step_s):
+def times(step_s, shards=16):
     """Shards whose env worker's interpreter works 3 ms for each decision."""
-    rate = throughput(16, away_s=step_s, work_s=0.003)
-    return ShardTimes(resets=[0.0] * 16, steps=[[step_s]] * 16, decision_s=16 / rate, cpu_s=0.001)
+    rate = throughput(shards, away_s=step_s, work_s=0.003)
+    return ShardTimes(resets=[0.0] * shards, steps=[[step_s]] * shards, decision_s=shards / rate, cpu_s=0.001)
 
 
 class Fleet:
     """Answers of workers; calls of the coordinator, and waits, are noted."""
 
     def __init__(self, step_s):
-        self.step_s, self.calls = step_s, []
+        self.times, self.passes, self.calls = times(step_s), Spread(), []
+        self.passes.add(0.001)
+        self.begun = 3
+        """The batches that have begun when the gate pauses."""
 
     def run_on_living(self, group, method):
-        return {"env": [times(self.step_s)], "inference": [0.001], "requests": [Spread()]}[group]
+        answers = {"env": [self.times], "inference": [replace(self.passes)], "requests": [Spread()]}
+        return answers[group]
 
     def run(self, group, method, *arguments):
         self.calls.append((method.__name__, *(one.plan.shards_per_worker for one in arguments)))
-        return [3]
+        return [self.begun]
 
     def wait(self, loops, purpose):
         self.calls.append(("wait", *loops))
@@ -61,12 +66,62 @@ def test_crowded_shards_are_joined_when_the_batches_that_have_begun_are_collecte
     shards = settings.plan.shards_per_worker
     assert shards in (2, 4, 8)
     assert one.fleet.calls[1:] == [("wait", "loop"), ("go_on", shards)]
-    assert settings.shard_choices == ()
+    assert settings.shard_choices == tuple(choice for choice in (2, 4, 8) if choice < shards)
     facts = RunReader(one.records.path).facts()
-    assert facts["plan"]["shards_per_worker"] == facts["shard_fit"]["shards"] == shards
-    assert facts["shard_fit"]["before"] == 16
+    (fit,) = facts["shard_fits"]
+    assert facts["plan"]["shards_per_worker"] == fit["shards"] == shards
+    assert fit["before"] == 16
     assert f"{shards} shards per env worker follow the 16" in one.said[0]
-    assert [after(one, step) for step in (3, 4)] == [None, None]
+
+
+def joined(tmp_path):
+    """A run that has joined its 16 shards to 8, whose first batch is being trained."""
+    one = fitting(tmp_path)
+    # Each pair of neighbours has a slow decision of its own, so that larger shards take longer.
+    slow, fast = 7 * CROWDED_S, CROWDED_S / 7
+    pairs = [[slow if number == pair else fast for number in range(8)] for pair in range(8)]
+    one.fleet.times = replace(times(CROWDED_S), steps=[pairs[shard // 2] for shard in range(16)])
+    after(one, 1)
+    assert after(one, 2).plan.shards_per_worker == 8
+    one.fleet.calls.clear()
+    assert after(one, 3) is None
+    assert one.fleet.calls == []
+    return one
+
+
+def test_joined_shards_are_measured_again_and_joined_once_more_at_most(tmp_path):
+    one = joined(tmp_path)
+    one.fleet.times, one.fleet.begun = times(CROWDED_S / 8, 8), 6
+    assert after(one, 4) is None
+    assert one.fleet.calls == [("pause",)]
+    settings = after(one, 5)
+    shards = settings.plan.shards_per_worker
+    assert shards in (2, 4)
+    facts = RunReader(one.records.path).facts()
+    assert [(fit["before"], fit["shards"]) for fit in facts["shard_fits"]] == [(16, 8), (8, shards)]
+    one.fleet.times = times(0.0, shards)
+    one.fleet.calls.clear()
+    assert [after(one, step) for step in range(6, 12)] == [None] * 6
+    assert one.fleet.calls == []
+
+
+def test_joined_shards_that_are_not_crowded_stay(tmp_path):
+    one = joined(tmp_path)
+    one.fleet.times = times(LONG_S, 8)
+    assert [after(one, step) for step in range(4, 8)] == [None] * 4
+    assert one.fleet.calls == []
+    assert "8 shards per env worker are kept" in one.said[1]
+    one.fleet.times = times(0.0, 8)
+    assert after(one, 8) is None  # it does not look a third time
+    assert len(one.said) == 2
+
+
+def test_the_second_look_counts_answers_since_the_change_alone(tmp_path):
+    one = joined(tmp_path)
+    one.fleet.passes.add(LONG_S)
+    one.fleet.times = times(LONG_S, 8)
+    after(one, 4)
+    assert RunReader(one.records.path).facts()["shard_fits"][1]["answer_s"] == pytest.approx(LONG_S)
 
 
 def test_long_decisions_leave_the_gate_alone(tmp_path):
