@@ -9,7 +9,9 @@ rounding.
 Passes follow from counts of live rows. Sharded models need equally many passes on every rank: the ranks
 exchange `Packing.full` and `Packing.needed` before they take passes. While a step is not complete, each rank
 takes as many passes as the rank with the fewest live rows can fill, and at its end as many as the rank with
-the most needs. In all, no rank makes more passes than the rank with the most live rows would need alone.
+the most needs, at least one: gradients are summed over ranks in the last pass. In all, no rank makes more
+passes than the rank with the most live rows would need alone, but for an empty last pass if all live rows
+have had theirs before the last micro-batch, which has none.
 
 A gradient is a mean over ranks, so that any rank can compute a row of an optimizer step. At the end of a step
 the ranks may even out their live rows (`evening`): a rank gives rows away (`give`), and the rank that takes
@@ -143,9 +145,8 @@ class Packing:
 
     @property
     def full(self) -> int:
-        """Passes that can be filled before the step is complete; one more is always kept for its end."""
-        # Gradients are summed over ranks in the last pass, and later micro-batches may have no live rows.
-        return max(0, self.live - 1) // self._size if self._mixes else max(0, self._live_parts() - 1)
+        """Passes that can be filled before the step is complete."""
+        return self.live // self._size if self._mixes else self._live_parts()
 
     @property
     def needed(self) -> int:
