@@ -192,10 +192,13 @@ def batches_late(sync: np.ndarray, other: np.ndarray) -> float:
     extrapolation from 0 and 1.
     """
     area = float(other.mean())
-    areas = [float(np.mean(moved(sync.tolist(), batches))) for batches in range(len(sync))]
-    whole = next((batch for batch in range(1, len(areas)) if areas[batch] <= area), len(areas) - 1)
-    step = areas[whole - 1] - areas[whole]
-    return whole - 1 + (areas[whole - 1] - area) / step if step else math.nan
+    curve, before, behind = sync.tolist(), math.nan, float(np.mean(sync.tolist()))
+    for whole in range(1, len(curve)):
+        before, behind = behind, float(np.mean(moved(curve, whole)))
+        if behind <= area:
+            break
+    step = before - behind
+    return whole - 1 + (before - area) / step if step else math.nan
 
 
 def _late(sync: np.ndarray, other: np.ndarray) -> tuple[float, float, float]:

@@ -333,7 +333,7 @@ def test_fast_and_slow_shards_are_spread_over_their_range():
 def test_a_run_repeats_itself_and_really_lags_and_streams(results, monkeypatch):
     setting = next(one for one in LOCAL if one.name == "ppo-1-lag1-spread")
     stated = load()
-    short = {name: replace(recipe, batches=8) for name, recipe in stated.recipes.items()}
+    short = {name: replace(recipe, batches=6) for name, recipe in stated.recipes.items()}
     monkeypatch.setattr("benchmarks.learning.preregistered_run.load", lambda: replace(stated, recipes=short))
     stored = []
     for _ in range(2):
@@ -360,7 +360,7 @@ def test_every_environment_contributes_equally_and_those_that_take_on_tasks_do_s
             load().tasks[LOCAL[0].task],
             load().recipes["ppo-1"],
         )
-        settings = settings_of(task, replace(recipe, batches=6), block_of(setting, task), 0)
+        settings = settings_of(task, replace(recipe, batches=4), block_of(setting, task), 0)
         times = service_times(load().service_times, setting, task)
         environments, weights = begin(task, recipe, 0)
         batches = train(settings, environments, times, weights).batches
