@@ -169,6 +169,12 @@ def _remarks(cfg: DictConfig, settings: RLinfSettings) -> list[str]:
             f"algorithm.group_size={compares} compares environments that env.train.group_size={starts} has "
             f"begin differently; set env.train.group_size={compares} for groups of one start"
         )
+    if cfg.runner.get("per_worker_log"):
+        lines.append(
+            "runner.per_worker_log=true: what each worker prints is in worker_logs of runner.logger.log_path; "
+            "a Ray cluster that the run starts has the dashboard, which knows the workers' files; metrics are "
+            "logged once, not once more for every worker"
+        )
     auto_reset, has_values = bool(cfg.env.train.auto_reset), settings.has_ratio
     return [*lines, *run_remarks(settings, auto_reset=auto_reset, has_values=has_values)]
 

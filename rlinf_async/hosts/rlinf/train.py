@@ -62,7 +62,8 @@ def _launch(cfg: DictConfig, runner_class: object, *, dashboard: bool) -> None:
     launch(
         cfg,
         runner_class,
-        dashboard=dashboard,
+        # RLinf's collector of its workers' output asks the dashboard's server which file is whose.
+        dashboard=dashboard or bool(cfg.runner.get("per_worker_log")),
         actor=_actor(cfg),
         rollout=_rollout(cfg),
         env=EnvWorker,

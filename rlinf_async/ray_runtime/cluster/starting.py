@@ -114,6 +114,8 @@ def begins_a_cluster() -> bool:
 def _quickly(settings: Mapping[str, Any], shared: Shared | None) -> AbstractContextManager[None]:
     """Return the block for a start with these arguments of `ray.init`."""
     dashboard, reads_logs = settings.get("include_dashboard"), settings.get("log_to_driver")
+    if dashboard:
+        EARLY.end()  # no cluster will take it
     return starting_quickly(
         None if dashboard else shared,
         _variables_of_all(settings),

@@ -28,6 +28,15 @@ def test_a_cluster_that_a_run_starts_serves_a_dashboard_only_if_asked_to(monkeyp
 
 
 @pytest.mark.parametrize("mode", ["off", "full"])
+@pytest.mark.parametrize("logs", [False, True])
+def test_a_run_that_splits_its_workers_logs_has_the_server_that_rlinf_asks_for_them(monkeypatch, mode, logs):
+    calls = []
+    monkeypatch.setattr(module, "launch", lambda *_, **given: calls.append(given["dashboard"]))
+    train(compose_config("maniskill_ppo_mlp", [f"async.mode={mode}", f"+runner.per_worker_log={logs}"]))
+    assert calls == [logs]
+
+
+@pytest.mark.parametrize("mode", ["off", "full"])
 def test_workers_load_this_package_even_where_nothing_in_the_config_is_ours(monkeypatch, mode):
     monkeypatch.setenv(EXT_MODULE, OWN_MODULE)  # so that what the run sets is taken back
     monkeypatch.delenv(EXT_MODULE)

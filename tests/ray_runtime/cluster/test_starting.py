@@ -117,6 +117,16 @@ def test_a_cluster_of_its_own_is_started_again_with_its_options(monkeypatch, ini
     assert init.asked == [{"shared": False}]
 
 
+def test_a_template_that_a_cluster_with_a_dashboard_will_not_take_is_ended_before_it_starts(
+    monkeypatch, init
+):
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    monkeypatch.setattr(starting, "EARLY", SimpleNamespace(end=lambda: init.calls.append("template ended")))
+    with starting_ray(say=lambda text: None, options={"include_dashboard": True}):
+        ray.init()
+    assert init.calls == ["template ended", *[{"include_dashboard": True}] * 2, "heeds"]
+
+
 def test_a_template_outlives_a_search_for_a_cluster_that_is_not_there(monkeypatch, init):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     ended = []
