@@ -169,7 +169,10 @@ def _checked_files() -> AbstractContextManager[Any]:
 
 def _write_out_flags(config: Any) -> None:
     """Write `train: true` in the block as `train: {enabled: true}`, so that overrides can add keys to it."""
-    block: Any = config.get("async") if OmegaConf.is_dict(config) else None
+    # An interpolation may read a key of another file.
+    if not OmegaConf.is_dict(config) or OmegaConf.is_interpolation(config, "async"):
+        return
+    block: Any = config.get("async")
     if OmegaConf.is_dict(block):
         plain: Any = OmegaConf.to_container(block)
         for name, content in with_flags(plain).items():

@@ -26,6 +26,10 @@ UNSET_PATTERN = re.compile(r"[Ee]nvironment variable '(?P<name>[^']+)' not found
 KEY_PATTERN = re.compile(r"^\s*full_key: (?P<key>\S+)", re.MULTILINE)
 
 INTERPOLATED_KEY = re.compile(r"\$\{(?P<key>[\w.]+)\}")
+APPEARS_TWICE = re.compile(r"(?P<group>\S+) appears more than once in the final defaults list")
+NO_DEFAULTS = re.compile(r"defaults must be a list|Unsupported type in defaults")
+NO_HYDRA_BLOCK = "is not a subclass of HydraConf"
+ITEM_OF_LIST = re.compile(r"invalid literal for int\(\) with base 10: '(?P<name>[^']+)'")
 NO_BLOCK = re.compile(r"node `(?P<key>[^`]+)` is not a container and thus cannot contain `(?P<name>[^`]+)`")
 NO_VALUE = re.compile(r"Missing mandatory value: (?P<key>[^\s,]+)")
 NO_HYDRA = "HydraConfig was not set"
@@ -90,6 +94,8 @@ def sentence(
         return f"the config has {there['key']} already; write {there['key']}=... without the +"
     if isinstance(error, HydraException) and (block := _block_not_fitting(error, overrides)):
         return block
+    if "Could not override ''" in str(error):
+        return "an override has no key before its =; one looks like async.mode=full"
     unknown = NO_KEY.search(str(error))
     if isinstance(error, HydraException) and unknown:
         if not any(one.lstrip("+~").startswith(unknown["key"]) for one in overrides):
@@ -128,6 +134,8 @@ def unreadable_config(error: Exception) -> str:
     text = str(error).strip()
     if not text and isinstance(error.__cause__, Exception):
         return unreadable_config(error.__cause__)
+    if of_hydra := _of_hydras_keys(text):
+        return of_hydra
     if unset := UNSET_PATTERN.search(text):
         return _not_set(unset["name"], _key_of(error))
     if LIST_FOR_BLOCK in text:
@@ -160,6 +168,18 @@ def unreadable_config(error: Exception) -> str:
     return f"{first}, in {reader}" if reader and not is_named else first
 
 
+def _of_hydras_keys(text: str) -> str:
+    """Return the sentence on an error in the keys `defaults` and `hydra`; "" for another error."""
+    if twice := APPEARS_TWICE.search(text):
+        group = twice["group"]
+        return f"the defaults lists choose {group} twice; take one out, or write override {group}: ..."
+    if NO_DEFAULTS.search(text):
+        return "defaults must be a list of configs, as in defaults: [metaworld_ppo_mlp, _self_]"
+    if NO_HYDRA_BLOCK in text:
+        return "hydra must be a block of keys: Hydra reads it; take it out, or give it another name"
+    return ""
+
+
 def _asking_key(error: Exception, text: str) -> str | None:
     """The key with `text` in its value, as it is written; OmegaConf names a key that reads it, perhaps by way
     of others."""
@@ -187,8 +207,15 @@ def _merged_key(error: BaseException | None) -> str:
 
 def refusal(error: ValueError, overrides: Sequence[str]) -> str:
     """Return the message of a ValueError; Hydra's message for `async=true` is replaced by a clearer one."""
+    if of_hydra := _of_hydras_keys(str(error)):
+        return of_hydra
+    if item := ITEM_OF_LIST.fullmatch(str(error)):
+        wrong = next((one for one in overrides if f".{item['name']}" in _key_in(one)), item["name"])
+        return f"{wrong} sets a key of a list, which has none; set the whole list, or write a block for it"
     if NO_GROUP_CHOICE not in str(error):
         return str(error)
+    if nameless := next((one for one in overrides if not _key_in(one).strip()), None):
+        return f"the override {clipped(nameless)!r} has no key before its =; one looks like async.mode=full"
     wrong = next((one for one in overrides if one.lstrip("+").startswith("async=")), None)
     if wrong is None:
         return f"one of {', '.join(overrides)} chooses a group of configs, and names none of them"

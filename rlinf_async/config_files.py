@@ -86,6 +86,11 @@ def _parse(path: Path, text: str) -> yaml.Node | None:
             with suppress(yaml.YAMLError):
                 return yaml.compose(text, Loader=FAST_YAML_LOADER)
         return yaml.compose(text, Loader=PYTHON_LOADER)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ValueError(
+            f"{path}, line {line}: YAML does not allow the character {text[error.position]!r}; take it out"
+        ) from error
     except yaml.YAMLError as error:
         raise ValueError(unreadable_yaml(error, path)) from error
     except RecursionError as error:

@@ -125,7 +125,7 @@ def compose(name: str, directory: Path | None, *, overrides: list[str] | None) -
         fail(_why_not_composed(error, name, directory, overrides or []))
     except RecursionError:
         fail(
-            f"the defaults lists of {name} name each other in a circle, or an override nests its values too "
+            f"the defaults lists of {name} name each other in a circle, or one of its values is nested too "
             "deeply; take out what leads back"
         )
     except YAMLError as error:

@@ -76,7 +76,7 @@ class AsyncConfig:
         if self.off_policy and self.train.correction == "none" and not self.advanced.accept_bias:
             raise ValueError(
                 f"async.train.correction=none with max_staleness={self.max_staleness} trains off-policy data "
-                "without any correction; use correction=decoupled, or also set "
+                "without any correction; use async.train.correction=decoupled, or also set "
                 "async.advanced.accept_bias=true"
             )
 

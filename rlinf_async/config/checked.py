@@ -19,6 +19,9 @@ from rlinf_async.core.types import Correction
 LONGEST_WAIT_MS = 60 * 60 * 1000
 """An hour: no limit on waits of a run is meant to be found by a batch that waits for company."""
 
+MIN_COMMON_LETTERS = 5
+"""Letters at the beginning with which `streaming` is a misspelling of `streamer`."""
+
 LARGEST_SETTING = 1e9
 """The largest setting above 0. Most are times: seconds of 30 years, as clocks of threads end at some 9e9."""
 
@@ -29,8 +32,9 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 
         # First, as a removed value has its own message instead of a suggestion.
         check_not_removed(name, value)
-        hint = did_you_mean(value, choices)
-        raise ValueError(f"{name}={shortened(value)} must be one of {', '.join(choices)}{hint}")
+        # A null is no misspelt word: `none` would mean something else.
+        hint, shown = ("", "null") if value is None else (did_you_mean(value, choices), shortened(value))
+        raise ValueError(f"{name}={shown} must be one of {', '.join(choices)}{hint}")
 
 
 def check_whole(name: str, value: Any, *, least: int, or_else: str | None = None) -> None:
@@ -86,7 +90,9 @@ def check_keys(path: str, block: Mapping[str, Any], schema: Any) -> None:
 
             # First, as a removed key has its own message instead of a suggestion.
             check_not_removed(f"{path}.{key}")
-            near = nearest(key, valid, cutoff=0.5)
+            begin = str(key)[:MIN_COMMON_LETTERS]
+            same = (each for each in valid if len(begin) == MIN_COMMON_LETTERS and each.startswith(begin))
+            near = next(same, None) or nearest(key, valid, cutoff=0.5)
             hint = f"did you mean {path}.{near}?" if near else f"valid keys: {', '.join(valid)}"
             raise ValueError(f"unknown key {path}.{clipped(str(key))}; {hint}")
 
@@ -104,7 +110,11 @@ def check_block(
         # Python's bool is an int.
         number = content if isinstance(content, int) and not isinstance(content, bool) else 1
         hint = f"; nearest: {path}.{first}={number}" if first else ""
-        if flag:
+        if isinstance(content, list):  # an override sets no key of a list
+            example = first or next(field.name for field in fields(schema))
+            words = ", true or false" if flag else ""
+            hint = f"{words}; write {{{example}: ...}} instead of the list"
+        elif flag:
             hint = f", true or false; nearest: {path}={str(number != 0).lower()}"
         raise ValueError(f"{path}={shortened(content)} must be a block{hint}")
     block = dict(content or {})

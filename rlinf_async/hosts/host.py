@@ -250,9 +250,10 @@ def host_of(cfg: DictConfig) -> Host:
     for host in every():
         if advice := host.recognised(cfg):
             raise ValueError(advice)
-    if str(cfg.get("host")).strip().casefold() in names:
+    if "host" in cfg:
         raise ValueError(
-            f"host={cfg.get('host')} chooses nothing: the only host that a config names is local"
+            f"host={clipped(str(cfg.get('host')))} chooses nothing: the only host that a config names is "
+            "local"
         )
     sections = clipped(", ".join(str(name) for name in cfg)) or "no key"
     raise ValueError(

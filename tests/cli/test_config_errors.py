@@ -60,6 +60,10 @@ WRONG_FILES: dict[str, tuple[bytes, str]] = {
     ),
     "a key with a space that does not break": ("x:\n  a\xa0: 3\n".encode(), "has a space at one of its ends"),
     "a set": (b"x: !!set {a, b}\n", "line 2: a config has no values of the type !!set; write a list"),
+    "a character of the keyboard's": (
+        b"x: 1\ny: 'a\x07'\n",
+        "line 3: YAML does not allow the character '\\x07'; take it out",
+    ),
     "a broken interpolation": (b"x: '${oops'\n", "no viable alternative at input '${oops', in x"),
 }
 """What follows the defaults list in the user's file, and the answer."""
@@ -79,6 +83,27 @@ WHOLE_FILES: dict[str, tuple[bytes, str]] = {
     "a list for a block": (
         b"defaults: [metaworld_ppo_mlp, _self_]\ncluster: {component_placement: {actor: [0, 1]}}\n",
         "cluster.component_placement.actor has a list where another file of the config has a block of keys",
+    ),
+    "defaults with a null": (b"defaults: [null]\n", "defaults must be a list of configs, as in defaults: ["),
+    "a choice that is made twice": (
+        b"defaults: [metaworld_ppo_mlp, async: full]\n",
+        "choose async twice; take one out, or write override async: ...",
+    ),
+    "hydra's block as a word": (
+        b"defaults: [local/point_reach]\nhydra: no\n",
+        "hydra must be a block of keys",
+    ),
+    "a host of nobody": (
+        b"defaults: [local/point_reach, _self_]\nhost: lokal\n",
+        "host=lokal chooses nothing: the only host that a config names is local",
+    ),
+    "a block of nobody's": (
+        b"defaults: [local/point_reach, _self_]\nasync: ${my}\n",
+        "async reads my, which the config does not have; add it, or write a value for async",
+    ),
+    "a folder of a shell's": (
+        b"defaults: [local/point_reach, _self_]\nrun_dir: $HOME/runs\n",
+        "run_dir=$HOME/runs is no path of this machine; name a folder in full, without ~, $ and ://",
     ),
     "an interpolation of itself": (
         b"defaults: [local/point_reach]\na: ${b}\nb: ${a}\n",
@@ -112,6 +137,10 @@ BLOCKS = {
     "async: false": "async=false must be a block; use async.mode=off",
     "async: ful": "async='ful' must be a block; use async.mode=full",
     "async: [train]": "must be a block",
+    "async: {survive: [env_restarts]}": "must be a block; write {env_restarts: ...} instead of the list",
+    "async: {train: [enabled]}": "must be a block, true or false; write {enabled: ...} instead of the list",
+    "async: {streaming: {enabled: true}}": "unknown key async.streaming; did you mean async.streamer?",
+    "async: {mode: null}": "async.mode=null must be one of off, lean, train, rollout, streamer, full",
     "async: {mode: '${oc.env:NOT_SET}'}": "the config asks in async.mode for the variable NOT_SET,",
     "runner: {max_epochs: '${oc.env:NOT_SET}'}": "asks in runner.max_epochs for the variable NOT_SET",
 }
@@ -181,6 +210,28 @@ def test_what_is_no_file_is_named(name: str, tmp_path: Path) -> None:
 def test_a_block_that_is_none_is_refused_with_what_to_write(command: str, block: str, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(f"{BASE}{block}\n")
     assert BLOCKS[block] in refusal(command, tmp_path)
+
+
+def test_a_block_may_be_one_that_another_file_of_the_config_has(tmp_path: Path) -> None:
+    (tmp_path / "blocks.yaml").write_text("mine: {mode: train}\n")
+    (tmp_path / "mine.yaml").write_text("defaults: [local/point_reach, blocks, _self_]\nasync: ${mine}\n")
+    result = invoke("explain", tmp_path, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.output)["levels"] == {"train": True, "rollout": False, "streamer": False}
+
+
+@pytest.mark.parametrize("base", [BASE, "defaults: [local/point_reach, _self_]\n"], ids=["rlinf", "local"])
+def test_a_value_that_is_still_to_be_given_is_asked_for(base: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(base)
+    key = "actor.optim.lr" if base == BASE else "settings.lr"
+    assert f"{key}=??? has no value; set it to a finite number" in refusal("explain", tmp_path, f"{key}=???")
+
+
+def test_an_override_of_a_key_in_a_list_is_answered_in_words(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(f"{BASE}many: [1]\n")
+    assert "many.first=1 sets a key of a list, which has none" in refusal("explain", tmp_path, "many.first=1")
+    for nameless in ("=3", "=full"):
+        assert "has no key before its =" in refusal("explain", tmp_path, nameless)
 
 
 @pytest.mark.parametrize("block", ["async: true", "async: ful"])

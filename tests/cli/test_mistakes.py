@@ -36,7 +36,7 @@ SETTINGS = {
     "async.mode=ful": "did you mean 'full'?",
     "async=ful": "async=ful is none of full, lean, off, rollout, streamer, train; did you mean 'full'?",
     "+async=ful": "did you mean 'full'?",
-    "async.train.correction=none": "use correction=decoupled",
+    "async.train.correction=none": "use async.train.correction=decoupled",
     "async.rollout.max_batch_size=2": "use at least 16",
     "async.mode": "the override 'async.mode' cannot be read; one looks like async.mode=full",
     "async.offload=keep": "offloading of parts that work at the same time is switched off",

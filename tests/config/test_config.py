@@ -187,7 +187,11 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async.train", {"enabled": 1}, "async.train.enabled=1 must be true or false"),
         ("async.advanced", {"accept_bias": "no"}, "async.advanced.accept_bias='no'"),
         ("async.train", {"correction": "decouple"}, "did you mean 'decoupled'"),
-        ("async.train", {"correction": None}, "async.train.correction=None must be one of"),
+        (
+            "async.train",
+            {"correction": None},
+            "async.train.correction=null must be one of decoupled, tis, none",
+        ),
         ("async.advanced", {"proximal": "log-linear"}, "did you mean 'loglinear'"),
         ("async.advanced", {"measure_ratios": 1}, "async.advanced.measure_ratios=1 must be true or false"),
         (
@@ -219,7 +223,7 @@ def test_a_misspelt_mode_is_answered_with_the_nearest():
         ("async", {"deterministic": "true"}, "async.deterministic='true' must be true or false"),
         ("async.advanced", {"stall_s": 0}, "async.advanced.stall_s=0 must be a finite number above 0"),
         ("async.advanced", {"balance": "task"}, "did you mean 'tasks'"),
-        ("async", {"mode": None}, "async.mode=None must be one of"),
+        ("async", {"mode": None}, "async.mode=null must be one of"),
         ("async", {"mode": True}, "async.mode=True must be one of"),
         ("async", {"mode": ["full"]}, r"async.mode=\['full'\] must be one of"),
         ("async", {"train": 1}, "async.train=1 must be a block, true or false; nearest: async.train=true"),

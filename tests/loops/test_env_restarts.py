@@ -132,12 +132,16 @@ async def test_environments_that_have_worked_have_the_whole_budget():
 async def test_environments_that_fail_alike_after_every_restart_end_the_run_soon(builds):
     records, env = [], Env(fails=0 if builds else 100)
     restarts = restarts_of(records)
+
+    async def fail_often():
+        for _ in range(10):
+            await restarts.restart(env, failure(), loss="a rollout")
+
     with pytest.raises(
         EnvironmentsFailed,
         match=r"shard 3 have failed after each of 5 restarts in a row, without one step; the last time: Key",
     ):
-        for _ in range(10):
-            await restarts.restart(env, failure(), loss="a rollout")
+        await fail_often()
     assert len(env.built) == 5
     assert now() < 30
     assert [record.action for record in records][-1] == "the run ends"
@@ -170,13 +174,17 @@ def test_a_shard_tells_a_failing_step_from_a_failure_after_steps(steps):
             pass
 
     said = "10 allows" if steps else "after each of 5 restarts in a row"
-    for training in (True, False):
-        story, restarts = Failing([ticket(batch=1)] * 100), restarts_of()
+
+    def trains(story):
+        collect(story, restarts=restarts_of())
+
+    def evaluates(story):
+        run(evaluate_shard(shard=7, env=story, policy=story, rollouts=1, restarts=restarts_of()))
+
+    for loop in (trains, evaluates):
+        story = Failing([ticket(batch=1)] * 100)
         with pytest.raises((EnvironmentsFailed, ExceptionGroup)) as raised:
-            if training:
-                collect(story, restarts=restarts)
-            else:
-                run(evaluate_shard(shard=7, env=story, policy=story, rollouts=1, restarts=restarts))
+            loop(story)
         assert said in str(raised.value)
         assert story.tries == (22 if steps else 6)
 

@@ -109,9 +109,9 @@ def _folder_reasons(directory: str, *, key: str) -> Iterator[Reason]:
     if not directory.strip():
         yield Reason(f"{key} is empty; name a folder, as in {key}=runs/first")
         return
-    if "://" in directory or directory.startswith("~"):
+    if "://" in directory or directory.startswith(("~", "$")):  # nobody replaces what a shell would
         yield Reason(
-            f"{key}={directory} is no path of this machine; name a folder in full, without ~ and ://"
+            f"{key}={directory} is no path of this machine; name a folder in full, without ~, $ and ://"
         )
         return
     # The nearest existing folder decides: the missing ones are created in it.

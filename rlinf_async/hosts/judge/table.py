@@ -33,7 +33,7 @@ import math
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -356,6 +356,15 @@ class Table:
         held = entries(cfg)
         rows = (row for row in self._blocks if row.fate == "served" and row.name in held)
         return [reason for row in rows if (reason := self._reason(row, held, complete=True))]
+
+    def unset_reasons(self, keys: Collection[str]) -> Iterator[Reason]:
+        """Yield a reason for each of the dotted `keys`, which have the value `???`, that must have a value: a
+        default in its place would not be what the config asks for.
+        """
+        for row in self.rows:
+            stated = row.kind is not UNSTATED_KIND and not (row.required or row.nullable)
+            if row.name in keys and row.fate == "served" and stated:
+                yield Reason(f"{row.name}=??? has no value; set it to {row.kind.words}")
 
     def refused_reasons(
         self, cfg: Mapping[str, Any], subject: str, *, usual: Mapping[str, Any] = MappingProxyType({})

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.config import BLOCK_KEY, AsyncConfig
 from rlinf_async.config.checked import checked_config
@@ -36,7 +36,8 @@ def settings_of(cfg: DictConfig) -> LocalSettings:
     # First: without the blocks, the lookups below would fail with other errors.
     refuse(TABLE.block_reasons(values))
     unserved = TABLE.refused_reasons(values, "the local host", usual=ASYNC_DEFAULTS)
-    refuse([*TABLE.reasons(values), *unserved, *_unread_key_reasons(values)])
+    unset = TABLE.unset_reasons(OmegaConf.missing_keys(cfg))
+    refuse([*TABLE.reasons(values), *unset, *unserved, *_unread_key_reasons(values)])
     asynchrony = settled(checked_config(read_block(values)), values["env"])
     settings = values.get("settings") or {}
     # A misspelt key that is null or an empty block has no effect, and is not reported as unknown.

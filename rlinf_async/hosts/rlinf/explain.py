@@ -171,8 +171,8 @@ def _remarks(cfg: DictConfig, settings: RLinfSettings) -> list[str]:
         )
     if cfg.runner.get("per_worker_log"):
         lines.append(
-            "runner.per_worker_log=true: what each worker prints is in worker_logs of runner.logger.log_path; "
-            "a Ray cluster that the run starts has the dashboard, which knows the workers' files; metrics are "
+            "runner.per_worker_log=true: what each worker prints is in worker_logs of the run's folder; a "
+            "Ray cluster that the run starts has the dashboard, which knows the workers' files; metrics are "
             "logged once, not once more for every worker"
         )
     auto_reset, has_values = bool(cfg.env.train.auto_reset), settings.has_ratio

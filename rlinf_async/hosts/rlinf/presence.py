@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from unittest.mock import patch
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.entry_points import MODELS_GROUP, names_of
 from rlinf_async.hosts.async_block import plain
@@ -55,6 +55,7 @@ def checked(cfg: DictConfig, *, complete: bool = True) -> dict[str, Any]:
     values = plain(cfg)
     # First: the next lines read keys of sections, which may not be blocks.
     refuse(TABLE.block_reasons(values))
+    refuse(list(TABLE.unset_reasons(OmegaConf.missing_keys(cfg))))
     if active := is_active(cfg):
         supported_rlinf()
         refuse(list(other_algorithm_reasons(RLinfView.of(values))))

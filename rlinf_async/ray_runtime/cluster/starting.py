@@ -37,6 +37,11 @@ Say = Callable[[str], None]
 Init = Callable[..., Any]
 
 
+API_SERVER_VARIABLE = "RAY_API_SERVER_ADDRESS"
+"""Ray's variable for the address of the dashboard's server. Without it, Ray's functions that ask the server
+look for clusters on the machine, and fail if there are several."""
+
+
 class RayNotStarted(RuntimeError):
     """Ray has not started; the message has the number of tries, and the error of the last one."""
 
@@ -60,13 +65,15 @@ def starting_ray(
     """A block where `ray.init` is tried again if it fails to start a cluster of the run's own.
 
     Such a cluster is started with `options`, requires a token (`require_token`), and listens on the loopback
-    address only (`on_loopback`). An existing cluster is joined without `SIZES_OF_A_CLUSTER`. When Ray is up,
-    `TERMINATION` is installed: Ray itself would answer SIGTERM by aborting the process.
+    address only (`on_loopback`). If it has a dashboard, `API_SERVER_VARIABLE` names the server in the block.
+    An existing cluster is joined without `SIZES_OF_A_CLUSTER`. When Ray is up, `TERMINATION` is installed:
+    Ray itself would answer SIGTERM by aborting the process.
 
     Raises:
         Terminated: inside the block, by `ray.init`: SIGTERM has arrived during the start.
     """
     start: Init = ray.init
+    given_server = os.environ.get(API_SERVER_VARIABLE)
     # Inside another such block do nothing: two blocks would make nine tries.
     if getattr(start, "tried_again", False):
         yield
@@ -83,6 +90,8 @@ def starting_ray(
                 place = nullcontext() if "_node_ip_address" in settings else on_loopback()
                 with place, _quickly(settings, shared):
                     context = tried_again(lambda: start(*args, **settings), say=say)
+                if settings.get("include_dashboard"):
+                    os.environ[API_SERVER_VARIABLE] = f"http://{context.dashboard_url}"
             else:
                 _check_answer(args[0] if args else kwargs.get("address"), kwargs.get("_temp_dir"))
                 context = _joined(lambda: start(*args, **settings))
@@ -92,8 +101,14 @@ def starting_ray(
         return context
 
     init.tried_again = True  # type: ignore[attr-defined]
-    with patch.object(ray, "init", init):
-        yield
+    try:
+        with patch.object(ray, "init", init):
+            yield
+    finally:
+        if given_server is not None:
+            os.environ[API_SERVER_VARIABLE] = given_server
+        else:
+            os.environ.pop(API_SERVER_VARIABLE, None)
 
 
 def begins_a_cluster() -> bool:

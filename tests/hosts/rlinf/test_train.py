@@ -1,4 +1,5 @@
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +18,7 @@ def test_a_cluster_that_a_run_starts_serves_a_dashboard_only_if_asked_to(monkeyp
     calls = []
     monkeypatch.setattr(starting.TERMINATION, "install", lambda: None)
     monkeypatch.setattr(starting, "require_token", lambda *_, **__: None)
-    monkeypatch.setattr(ray, "init", lambda **given: calls.append(given))
+    monkeypatch.setattr(ray, "init", lambda **given: calls.append(given) or SimpleNamespace(dashboard_url=""))
     monkeypatch.setattr(module, "_run", lambda *_, **__: ray.init(address="auto", namespace="n"))
     monkeypatch.setenv("RAY_ADDRESS", "local")
     launch(None, None, dashboard=dashboard)

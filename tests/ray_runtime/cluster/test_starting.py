@@ -1,6 +1,7 @@
 """Starting Ray: again where it does not come up in time."""
 
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from rlinf_async.ray_runtime.cluster.starting import (
 )
 from rlinf_async.ray_runtime.driver.endings import ray_ending_of
 
+STARTED = SimpleNamespace(dashboard_url="127.0.0.1:8265")
 LATE = Exception("The current node timed out during startup.")
 
 
@@ -40,13 +42,13 @@ class Start:
         self.calls.append(options)
         if self.errors:
             raise self.errors.pop(0)
-        return "a cluster"
+        return STARTED
 
 
 def test_a_start_is_tried_again_with_growing_waits_that_are_said():
     said, waited = [], []
     started = tried_again(Start(LATE, LATE), say=said.append, wait=waited.append)
-    assert (started, waited) == ("a cluster", list(RETRY_WAITS_S))
+    assert (started, waited) == (STARTED, list(RETRY_WAITS_S))
     assert waited == sorted(waited)
     assert "timed out during startup" in said[0]
     assert "try 2 of 3" in said[0]
@@ -124,6 +126,8 @@ def test_a_template_that_a_cluster_with_a_dashboard_will_not_take_is_ended_befor
     monkeypatch.setattr(starting, "EARLY", SimpleNamespace(end=lambda: init.calls.append("template ended")))
     with starting_ray(say=lambda text: None, options={"include_dashboard": True}):
         ray.init()
+        assert os.environ["RAY_API_SERVER_ADDRESS"] == "http://127.0.0.1:8265"  # not of another cluster here
+    assert "RAY_API_SERVER_ADDRESS" not in os.environ
     assert init.calls == ["template ended", *[{"include_dashboard": True}] * 2, "heeds"]
 
 
