@@ -13,6 +13,7 @@ import torch
 from rlinf_async.config.checked import checked_config
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.lab.demo.local_metaworld import metaworld
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
 from rlinf_async.lab.demo.warm_start import warm_start
 from rlinf_async.lab.demo.warm_start_settings import WarmStart
@@ -51,6 +52,7 @@ def main() -> None:
         SETTINGS,
         # A process per shard: simulators in threads would share one interpreter lock with the learner.
         metaworld(task, obs_stats=start.obs_stats_path, seed=SETTINGS.seed, processes=1),
+        GaussianPolicy,
         weights=torch.load(start.policy_path),
         on_step=log.step,
     )

@@ -21,6 +21,7 @@ import re
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -33,10 +34,12 @@ from benchmarks.result_store import ResultStore
 from rlinf_async.config.checked import checked_config
 from rlinf_async.hosts.local import LocalResult, LocalSettings, LocalTrainer
 from rlinf_async.hosts.local.shard import EnvFactory
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 from rlinf_async.lab.demo.simulators.point_reach_env import PointReach
 from rlinf_async.lab.table import markdown
 from rlinf_async.observe.reading.faults import read_faults
 
+POLICY = partial(GaussianPolicy, hidden=16)
 RESULTS_FILE = Path(__file__).with_name("faulty.json")
 SHARD_COUNT, HORIZON_DECISIONS, BATCH_COUNT = 8, 5, 30
 ERROR_CHANCE, NAN_CHANCE = 0.1, 0.01
@@ -103,7 +106,6 @@ def settings(budgets: dict[str, Any], batches: int) -> LocalSettings:
         batches=batches,
         global_batch_size=SHARD_COUNT * HORIZON_DECISIONS,
         micro_batch_size=SHARD_COUNT * HORIZON_DECISIONS,
-        hidden=16,
     )
 
 
@@ -116,7 +118,7 @@ def run(budgets: dict[str, Any], *, batches: int = BATCH_COUNT, seed: int = 0) -
     result: LocalResult | None = None
     with TemporaryDirectory() as folder:
         try:
-            result = LocalTrainer(ours, faulty(injected, seed), run_dir=Path(folder)).run()
+            result = LocalTrainer(ours, faulty(injected, seed), POLICY, run_dir=Path(folder)).run()
         except (RuntimeError, ConnectionError) as raised:
             error = f"{type(raised).__name__}: {raised}"
         faults = read_faults(Path(folder))

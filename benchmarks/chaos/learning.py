@@ -40,6 +40,7 @@ from benchmarks.learning.statistics import MEASURE_NAMES, Tost, area, compared, 
 from benchmarks.result_store import ResultStore
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.lab.demo.local_metaworld import metaworld
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
 from rlinf_async.lab.demo.warm_start import warm_start
 from rlinf_async.lab.demo.warm_start_settings import WarmStart
@@ -90,7 +91,8 @@ def run(seed: int, every: int | None) -> dict[str, Any]:
 
     with TemporaryDirectory() as run_dir:
         weights = torch.load(start.policy_path)
-        trainer = LocalTrainer(ours, environments, weights=weights, on_step=kill, run_dir=Path(run_dir))
+        options: Any = {"weights": weights, "on_step": kill, "run_dir": Path(run_dir)}
+        trainer = LocalTrainer(ours, environments, GaussianPolicy, **options)
         result = trainer.run()
         outlived = count_faults(Path(run_dir)).restarts
     return {

@@ -21,6 +21,7 @@ from benchmarks.learning.statistics import compared
 from benchmarks.result_store import add_row, read_rows
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 from rlinf_async.lab.demo.simulators.point_reach_env import point_reach
 
 RESULTS_FILE = Path(__file__).parent / "results" / "learning.jsonl"
@@ -47,7 +48,8 @@ def run(algorithm: str, side: str, seed: int) -> tuple[dict[str, Any], torch.Ten
         **RECIPE_BY_ALGORITHM[algorithm],
     )
     torch.manual_seed(seed)
-    result = LocalTrainer(settings, point_reach(group_size=settings.group_size, seed=seed)).run()
+    environments = point_reach(group_size=settings.group_size, seed=seed)
+    result = LocalTrainer(settings, environments, GaussianPolicy).run()
     weights = torch.cat([tensor.flatten().double() for _, tensor in sorted(result.weights.items())])
     success = [metrics["env/success_once"] for metrics in result.metrics]
     skipped = [report.skipped.get("env_steps", 0.0) for report in result.reports]

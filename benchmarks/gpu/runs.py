@@ -125,7 +125,7 @@ def run(bench: Bench, mode: str) -> Run:
     host = LocalTrainer(
         bench.settings(mode),
         bench.environments(),
-        policy=vla(bench.params, device=bench.device, dtype=bench.dtype),
+        vla(bench.params, device=bench.device, dtype=bench.dtype),
         on_step=lambda report, _: published.append(time.perf_counter()),
         watch=passes,
     )

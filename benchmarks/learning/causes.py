@@ -66,7 +66,7 @@ from benchmarks.learning.statistics import holm, learned, moved, tost_paired
 from rlinf_async.core.tensors import Tree, leaf
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.learner import LocalTraining, local_learner
-from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 

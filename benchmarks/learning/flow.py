@@ -48,6 +48,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ def trained(run: Run) -> dict[str, Any]:
         size.toy.environments(radii, group_size=1, seed=run.seed),
         SERVICE_TIMES,
         points_start(_start(run.seed, size)),
-        policy=policy,
+        policy=partial(policy, hidden=HIDDEN_UNITS),
     )
     metrics = result.local.metrics
     key = f"train/staleness/lag_{run.lag}/kl"
@@ -200,7 +201,6 @@ def _settings(run: Run, size: Size) -> LocalSettings:
         micro_batch_size=step,
         lr=size.lr,
         value_lr=max(size.lr, 1e-3),
-        hidden=HIDDEN_UNITS,
         seed=run.seed,
         horizon_ends=True,
         weighting="episode",

@@ -17,7 +17,8 @@ from torch import nn
 
 from benchmarks.learning.points import Toy, UnequalPoints
 from rlinf_async.core.scores import Scored
-from rlinf_async.hosts.local.policy import ActorCritic, GaussianPolicy
+from rlinf_async.hosts.local.policy import ActorCritic
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 
 DENOISE_STEPS = 4
 NOISE_LEVEL = 0.5

@@ -41,6 +41,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,9 @@ from benchmarks.learning.statistics import tost_paired
 from benchmarks.result_store import add_row, read_rows
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
-from rlinf_async.hosts.local.policy import GaussianPolicy, StateEnvs
+from rlinf_async.hosts.local.policy import StateEnvs
 from rlinf_async.hosts.rlinf.episode_starts import Stages
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, prepare_libero
 
 RESULTS_FILE = Path(__file__).parent / "results" / "group-scene.jsonl"
@@ -67,7 +69,7 @@ DECISIONS_PER_EPISODE, STEPS_PER_DECISION = 20, 2
 FIRST_BATCHES, LAST_BATCHES = 3, 10
 EQUIVALENCE_MARGIN = 0.1
 LEARNING_RATE = 1e-3
-HIDDEN_UNITS = 64
+POLICY = partial(GaussianPolicy, hidden=64)
 
 SUITE, TASK, CABINET = "libero_goal", 0, "wooden_cabinet_1"
 BEFORE_CABINET_M = np.array([0.0, 0.2, 0.15])
@@ -170,7 +172,6 @@ def settings_of(seed: int, batches: int = BATCH_COUNT) -> LocalSettings:
         micro_batch_size=samples // 2,
         update_epoch=2,
         lr=LEARNING_RATE,
-        hidden=HIDDEN_UNITS,
         seed=seed,
         horizon_ends=True,
         weighting="episode",
@@ -184,7 +185,7 @@ def run(
     began_s = time.process_time()
     stage = Stages(count=1, size=ENV_COUNT, seed=seed, shared_scene=ARMS[arm])
     environments = Reaching(simulators, stage.scene_seeds(0, GROUP_SIZE), seed=seed)
-    result = LocalTrainer(settings_of(seed, batches), lambda first, size: environments).run()
+    result = LocalTrainer(settings_of(seed, batches), lambda first, size: environments, POLICY).run()
     returns = [metrics["env/return"] for metrics in result.metrics]
     return {
         "arm": arm,
@@ -198,7 +199,7 @@ def run(
 @torch.no_grad()
 def unseen_return(simulators: Sequence[Simulator], weights: Mapping[str, torch.Tensor]) -> float:
     """Return the mean of returns in the unseen scenes; all policies have the same noise."""
-    policy = GaussianPolicy(state_dim=Reaching.state_dim, action_dim=Reaching.action_dim, hidden=HIDDEN_UNITS)
+    policy = POLICY(state_dim=Reaching.state_dim, action_dim=Reaching.action_dim)
     policy.load_state_dict(dict(weights))
     environments = Reaching(simulators, UNSEEN_SCENE_SEEDS, seed=UNSEEN_SCENE_SEEDS[0])
     chance = torch.Generator().manual_seed(UNSEEN_SCENE_SEEDS[0])

@@ -19,6 +19,7 @@ from benchmarks.learning.cells import (
 from rlinf_async.config.checked import checked_config
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.lab.demo.local_metaworld import metaworld
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 from rlinf_async.lab.demo.simulators.metaworld_task import TaskSettings
 from rlinf_async.lab.demo.warm_start import warm_start
 from rlinf_async.lab.demo.warm_start_settings import WarmStart
@@ -58,7 +59,8 @@ def run(cell: Cell) -> None:
         seed=cell.seed,
         processes=1,
     )
-    result = LocalTrainer(settings, environments, weights=torch.load(start.policy_path)).run()
+    weights = torch.load(start.policy_path)
+    result = LocalTrainer(settings, environments, GaussianPolicy, weights=weights).run()
     curve = Curve(
         env_steps=list(accumulate(report.env_steps * ACTION_REPEAT for report in result.reports)),
         seconds=list(accumulate(report.seconds for report in result.reports)),

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.hosts.local.shard import EnvFactory
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 from rlinf_async.lab.demo.simulators.point_reach_env import PointReach
 from rlinf_async.lab.demo.warm_start import State, search
 

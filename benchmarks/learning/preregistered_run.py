@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from rlinf_async.config.checked import checked_config
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.inference import State
 from rlinf_async.hosts.local.learner import local_learner
-from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.hosts.local.policy import PolicyFactory
 from rlinf_async.hosts.local.shard import EnvFactory
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 
 if TYPE_CHECKING:
     from benchmarks.learning.simulators import Start
@@ -118,16 +120,16 @@ def settings_of(task: Task, recipe: Recipe, block: Mapping[str, Any], seed: int)
         update_epoch=recipe.update_epoch,
         lr=recipe.lr,
         value_lr=max(recipe.lr, 1e-3),
-        hidden=task.hidden,
         seed=seed,
         horizon_ends=True,
         weighting="episode",
     )
 
 
-def policy_of(task: Task) -> type[GaussianPolicy]:
-    """Return the class of the policy that is trained on a task."""
-    return TOY_BY_KIND[task.kind].policy if task.kind in TOY_BY_KIND else GaussianPolicy
+def policy_of(task: Task) -> PolicyFactory:
+    """Return the factory of the policy that is trained on a task."""
+    policy = TOY_BY_KIND[task.kind].policy if task.kind in TOY_BY_KIND else GaussianPolicy
+    return partial(policy, hidden=task.hidden)
 
 
 def service_times(stated: Mapping[str, Any], setting: Setting, task: Task) -> ServiceTimes:

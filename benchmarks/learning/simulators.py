@@ -21,8 +21,9 @@ import numpy as np
 import torch
 
 from benchmarks.learning.points import TEST_SEEDS, Trial
-from rlinf_async.hosts.local.policy import GaussianPolicy, StateEnvs
+from rlinf_async.hosts.local.policy import StateEnvs
 from rlinf_async.hosts.local.shard import EnvFactory
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 from rlinf_async.lab.demo.simulators.metaworld_expert import Demonstrations, demonstrate
 from rlinf_async.lab.demo.simulators.metaworld_task import ACTION_DIM, STATE_DIM, reset_simulator, simulator
 from rlinf_async.lab.demo.simulators.observation_stats import ObservationStats

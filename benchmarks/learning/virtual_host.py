@@ -24,7 +24,7 @@ from rlinf_async.core.types import Piece
 from rlinf_async.hosts.kit.answers import Answer
 from rlinf_async.hosts.local.inference import InferenceRank, State
 from rlinf_async.hosts.local.learner import local_learner
-from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.hosts.local.policy import PolicyFactory
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import EnvFactory, Shard
 from rlinf_async.hosts.local.trainer import LocalResult, LocalRun
@@ -37,7 +37,7 @@ from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.loops.trajectory_broker import RankPieces
 from rlinf_async.observe.meters import BusyMeter
 
-LearnerOf = Callable[[LocalSettings, GaussianPolicy, BusyMeter], StreamingLearner]
+LearnerOf = Callable[[LocalSettings, Any, BusyMeter], StreamingLearner]
 """A function that makes the learner of a run."""
 
 
@@ -216,7 +216,7 @@ def train(
     times: ServiceTimes,
     weights: State,
     *,
-    policy: type[GaussianPolicy] = GaussianPolicy,
+    policy: PolicyFactory,
     learner_of: LearnerOf = local_learner,
 ) -> VirtualResult:
     """Train all batches, starting from `weights`, on the virtual clock.
@@ -233,7 +233,7 @@ def train(
             stack.enter_context(closing(Shard(number, settings=settings, build=environments, busy=busy)))
             for number in range(plan.shards)
         ]
-        model = policy(**shards[0].sizes, hidden=settings.hidden)
+        model = policy(**shards[0].sizes)
         model.load_state_dict(weights)
         rank = stack.enter_context(closing(InferenceRank(0, model=model, busy=BusyMeter())))
         learner = TimedLearner(learner_of(settings, model, BusyMeter()), settings, times.sample)

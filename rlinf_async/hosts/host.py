@@ -188,9 +188,10 @@ class PackagedHost(Host):
         return read_settings(Path(getfile(type(self))).with_name("keys.toml"))
 
     def explain(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
-        from rlinf_async.extras import check_interpreter  # these hosts run on Ray
+        if self.ray_cluster(cfg) != "none":
+            from rlinf_async.extras import check_interpreter
 
-        check_interpreter()
+            check_interpreter()
         return self._own_module("explain").explain(cfg, cluster)
 
     def show(self, facts: Mapping[str, Any], console: Console) -> None:

@@ -10,6 +10,7 @@ from benchmarks.learning import cells, corrections, gains, pages, verdicts
 from benchmarks.learning.preregistered_run import (
     begin,
     block_of,
+    policy_of,
     run,
     service_times,
     settings_of,
@@ -363,7 +364,7 @@ def test_every_environment_contributes_equally_and_those_that_take_on_tasks_do_s
         settings = settings_of(task, replace(recipe, batches=4), block_of(setting, task), 0)
         times = service_times(load().service_times, setting, task)
         environments, weights = begin(task, recipe, 0)
-        batches = train(settings, environments, times, weights).batches
+        batches = train(settings, environments, times, weights, policy=policy_of(task)).batches
         fast = sum(len(seen.solved[env]) for seen in batches for env in range(task.envs // 2))
         shares[balance] = fast / sum(len(found) for seen in batches for found in seen.solved.values())
         seconds[balance] = batches[-1].seconds

@@ -87,7 +87,7 @@ def run(env_cls, monkeypatch, *, rollouts=None, policy=Linear, on_fault=lambda f
     environments = declared.environments_of(OmegaConf.create({"env": {"env_class": "any"}}), settings)
     torch.manual_seed(1)
     build = lambda **_: declared.DeclaredPolicy(policy())  # noqa: E731
-    return LocalTrainer(settings, environments, policy=build, on_fault=on_fault).run()
+    return LocalTrainer(settings, environments, build, on_fault=on_fault).run()
 
 
 @pytest.mark.parametrize("env_cls", [InPlaceArrays, InPlaceTensors])

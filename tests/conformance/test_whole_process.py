@@ -236,6 +236,7 @@ from rlinf_async.lab.demo.simulators.point_reach_env import PointReach
 from rlinf_async.hosts.local.trainer import LocalTrainer
 from rlinf_async.observe.ending import RunFailed, recorded
 from tests.conformance.test_local_runs import settings_of
+from tests.hosts.local_runs import small_policy
 
 class ClosesAll(PointReach):
     calls = 0
@@ -247,7 +248,8 @@ class ClosesAll(PointReach):
         return super().decide(actions)
 
 run_dir = Path(sys.argv[1])
-trainer = LocalTrainer(settings_of(), lambda first, size: ClosesAll(size, first=first), run_dir=run_dir)
+environments = lambda first, size: ClosesAll(size, first=first)
+trainer = LocalTrainer(settings_of(), environments, small_policy, run_dir=run_dir)
 try:
     with recorded(lambda: run_dir):
         trainer.run()

@@ -1,11 +1,15 @@
 """Small runs of the local host."""
 
 import threading
+from functools import partial
 
 import torch
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalSettings
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
+
+small_policy = partial(GaussianPolicy, hidden=8)
 
 
 def small(block=None, **changes):
@@ -20,7 +24,6 @@ def small(block=None, **changes):
         "global_batch_size": 80,
         "micro_batch_size": 20,
         "update_epoch": 2,
-        "hidden": 8,
         "lr": 1e-3,
     }
     return LocalSettings(**sizes | changes)

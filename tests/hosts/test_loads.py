@@ -66,7 +66,7 @@ def loaded(modules):
         (OF_ROLLOUT_WORKER, 72, 8_560),
         (OF_ACTOR, 90, 11_500),
         (OF_CHANNEL, 38, 4_690),
-        (OF_LOCAL_RUN, 117, 17_810),
+        (OF_LOCAL_RUN, 116, 17_710),
     ],
     ids=["env worker", "rollout worker", "actor", "request channel", "local run"],
 )

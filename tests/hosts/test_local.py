@@ -5,6 +5,7 @@ import signal
 import threading
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -14,11 +15,12 @@ from rlinf_async.core.failures import PeerError
 from rlinf_async.hosts.local import LocalTrainer
 from rlinf_async.hosts.local.learner import LocalTraining
 from rlinf_async.hosts.local.trainer import interruptible
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 from rlinf_async.lab.demo.simulators.point_reach_env import PointReach, point_reach
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.loops.together import together
 from tests.hosts import local_runs
-from tests.hosts.local_runs import nobody_is_left
+from tests.hosts.local_runs import nobody_is_left, small_policy
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -46,9 +48,9 @@ def small(algorithm="ppo", levels=asynchrony(), **changes):  # noqa: B008 frozen
     return local_runs.small(**given | changes)
 
 
-def run(settings, environments=None, **options):
+def run(settings, environments=None, policy=small_policy, **options):
     build = environments or point_reach(group_size=settings.group_size, seed=settings.seed)
-    return LocalTrainer(settings, build, **options).run()
+    return LocalTrainer(settings, build, policy, **options).run()
 
 
 @pytest.fixture
@@ -106,10 +108,9 @@ def test_it_learns_to_reach_the_point(algorithm):
         global_batch_size=160,
         micro_batch_size=80,
         update_epoch=6,
-        hidden=32,
         value_lr=1e-3,
     )
-    success = [report.success for report in run(settings).reports]
+    success = [report.success for report in run(settings, policy=partial(GaussianPolicy, hidden=32)).reports]
     assert sum(success[:3]) / 3 < 0.3
     assert sum(success[-3:]) / 3 > 0.7
 
@@ -224,7 +225,7 @@ def test_an_interrupt_in_the_middle_of_a_run_is_one_and_leaves_its_ledger(levels
         if report.step == 2:
             signal.raise_signal(signal.SIGINT)
 
-    trainer = LocalTrainer(settings, build, on_step=interrupt)
+    trainer = LocalTrainer(settings, build, small_policy, on_step=interrupt)
     assert trainer.ledger.produced == 0
     with pytest.raises(KeyboardInterrupt):
         trainer.run()

@@ -4,7 +4,7 @@ import pytest
 
 from rlinf_async.hosts.local import LocalTrainer
 from rlinf_async.lab.demo.simulators.point_reach_env import PointReach
-from tests.hosts.local_runs import same, small
+from tests.hosts.local_runs import same, small, small_policy
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -35,7 +35,7 @@ def run(*counts, lag=1, **changes):
     block = {"mode": "train", "deterministic": True, "train": {"max_staleness": lag}} if lag else None
     sizes = {"inference_ranks": 2, "rollout_epochs": 1, "batches": 20, "micro_batch_size": 40}
     settings = small(block, **{**sizes, "lr": 1e-2, "seed": 3} | changes)
-    return LocalTrainer(settings, shards_that_work(*counts)).run()
+    return LocalTrainer(settings, shards_that_work(*counts), small_policy).run()
 
 
 @pytest.mark.parametrize("lag", [1, 3])

@@ -6,15 +6,16 @@ import pytest
 import torch
 
 from rlinf_async.hosts.local import LocalTrainer
-from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue, GaussianPolicy
+from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 from rlinf_async.lab.demo.simulators.point_reach_env import point_reach
-from tests.hosts.local_runs import small
+from tests.hosts.local_runs import small, small_policy
 
 pytestmark = pytest.mark.timeout(60)
 
 
-def run(settings, **options):
-    return LocalTrainer(settings, point_reach(), **options).run()
+def run(settings, policy=small_policy, **options):
+    return LocalTrainer(settings, point_reach(), policy, **options).run()
 
 
 class OnePass(ActorCritic):

@@ -7,8 +7,9 @@ import torch
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
-from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 from rlinf_async.lab.demo.simulators.point_reach_env import PointReach, point_reach
+from tests.hosts.local_runs import small_policy
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -45,7 +46,6 @@ def settings_of(block, **changes):
         "global_batch_size": 48,
         "micro_batch_size": 12,
         "update_epoch": 2,
-        "hidden": 8,
         "lr": 1e-3,
         "seed": 7,
     }
@@ -57,7 +57,7 @@ def trained(block, **changes):
     torch.manual_seed(3)
     start = GaussianPolicy(state_dim=2, action_dim=2, hidden=8).state_dict()
     build = point_reach(group_size=settings.group_size, seed=settings.seed)
-    return LocalTrainer(settings, build, weights=start).run()
+    return LocalTrainer(settings, build, small_policy, weights=start).run()
 
 
 BLOCKS = {

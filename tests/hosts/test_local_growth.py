@@ -22,6 +22,7 @@ from rlinf_async.observe.holdings import held_by_this_process
 from rlinf_async.observe.reading.faults import read_faults
 from rlinf_async.observe.resources import ResourceLog
 from tests.conformance.test_local_runs import settings_of
+from tests.hosts.local_runs import small_policy
 
 MEGABYTE = 1 << 20
 STEP_S = 5.0
@@ -42,7 +43,9 @@ def foretold(env_cls, run_dir):
 
     # One step is one decision of its shards: what an environment keeps, it keeps once a batch.
     settings = settings_of(batches=STEPS, asynchrony={"mode": "off"})
-    LocalTrainer(settings, lambda first, size: env_cls(size, first=first), on_step=on_step).run()
+    LocalTrainer(
+        settings, lambda first, size: env_cls(size, first=first), small_policy, on_step=on_step
+    ).run()
     return said, steps
 
 
@@ -154,6 +157,7 @@ def test_a_run_is_looked_at_while_its_first_batch_is_collected(tmp_path, monkeyp
     LocalTrainer(
         settings,
         lambda first, size: Waits(size, first=first),
+        small_policy,
         look=look,
         on_step=lambda *step: steps.append(step),
     ).run()
@@ -178,7 +182,7 @@ def test_what_failed_environments_hold_is_free_before_others_are_built(monkeypat
             return super().begin()
 
     settings = settings_of(batches=8, asynchrony={"mode": "off"})
-    LocalTrainer(settings, lambda first, size: Failing(size, first=first)).run()
+    LocalTrainer(settings, lambda first, size: Failing(size, first=first), small_policy).run()
     assert len(failed) == 1
     assert alive[-1] == 0
 
@@ -188,9 +192,10 @@ import resource
 from rlinf_async.lab.demo.simulators.point_reach_env import PointReach
 from rlinf_async.hosts.local.trainer import LocalTrainer
 from tests.conformance.test_local_runs import settings_of
+from tests.hosts.local_runs import small_policy
 resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}))
 settings = settings_of(batches=1, asynchrony={{"mode": "off"}})
-result = LocalTrainer(settings, lambda first, size: PointReach(size, first=first)).run()
+result = LocalTrainer(settings, lambda first, size: PointReach(size, first=first), small_policy).run()
 print(len(result.reports), "report")
 """
 

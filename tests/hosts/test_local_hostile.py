@@ -23,14 +23,14 @@ from rlinf_async.hosts.local import LocalTrainer
 from rlinf_async.hosts.local.host import LocalHost
 from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.hosts.local.learner import LocalTraining
-from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 from rlinf_async.lab.demo.simulators.point_reach_env import PointReach
 from rlinf_async.loops import env_restarts, simulator_thread
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.reading.faults import read_faults
 from rlinf_async.observe.reading.spans import read_spans
 from tests.hostile_errors import ALL_RAISED, WORST
-from tests.hosts.local_runs import nobody_is_left, small
+from tests.hosts.local_runs import nobody_is_left, small, small_policy
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -52,7 +52,9 @@ def settings(mode="full", *, batches=3, **survive):
 
 
 def run(settings, env_cls, **options):
-    result = LocalTrainer(settings, lambda first, size: env_cls(size, first=first), **options).run()
+    result = LocalTrainer(
+        settings, lambda first, size: env_cls(size, first=first), small_policy, **options
+    ).run()
     plan, ledger = settings.plan, result.ledger
     assert ledger.trained == settings.batches * plan.trajectories_per_batch
     assert ledger.produced == ledger.trained + ledger.in_flight + ledger.refused.total()
@@ -104,7 +106,7 @@ def test_environments_that_cannot_be_built_end_the_run_with_one_error(raised):
         return raised.fail() if first else PointReach(size)
 
     with pytest.raises(RuntimeError, match=rf"^the environments of shard 1 cannot be built: {raised.kind}"):
-        LocalTrainer(settings(), build).run()
+        LocalTrainer(settings(), build, small_policy).run()
     assert nobody_is_left()
 
 
@@ -131,7 +133,8 @@ def test_closing_that_hangs_is_left_after_a_while(tmp_path, monkeypatch):
         def close(self):
             held.wait()
 
-    LocalTrainer(settings(batches=1), lambda first, size: Hostile(size, first=first), run_dir=tmp_path).run()
+    environments = lambda first, size: Hostile(size, first=first)  # noqa: E731
+    LocalTrainer(settings(batches=1), environments, small_policy, run_dir=tmp_path).run()
     held.set()
     assert {fault.what for fault in read_faults(tmp_path)} == {"simulator hangs"}
 

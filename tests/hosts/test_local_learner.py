@@ -12,7 +12,7 @@ from rlinf_async.hosts.kit.samples import PROXIMAL_FIELD
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.hosts.local.learner import LocalTraining, local_learner, with_estimates
-from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 from rlinf_async.loops.requests import Pending
 from rlinf_async.observe.meters import BusyMeter
 from tests.making import accept
@@ -26,7 +26,6 @@ def settings_of(block=None, **changes):
         "horizon": HORIZON,
         "global_batch_size": HORIZON * ENVS,
         "micro_batch_size": HORIZON * ENVS,
-        "hidden": 8,
         "lr": 1e-2,
         "asynchrony": AsyncConfig.from_mapping(block),
     }

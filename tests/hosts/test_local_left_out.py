@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 from tests.hosts.test_local_learner import ENVS, HORIZON, learner_of, opinionated, piece, policy, settings_of
 
 

@@ -7,9 +7,10 @@ import torch
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
-from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.hosts.local.shard import Noise
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 from rlinf_async.lab.demo.simulators.point_reach_env import PointReach, point_reach
+from tests.hosts.local_runs import small_policy
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -30,7 +31,6 @@ def settings_of(algorithm, **changes):
         "global_batch_size": 60,
         "micro_batch_size": 20,
         "update_epoch": 2,
-        "hidden": 8,
         "lr": 1e-3,
         "seed": 7,
         "group_size": 3 if algorithm == "grpo" else 1,
@@ -40,7 +40,7 @@ def settings_of(algorithm, **changes):
 
 def host_weights(settings, start):
     build = point_reach(group_size=settings.group_size, seed=settings.seed)
-    return LocalTrainer(settings, build, weights=start).run().weights
+    return LocalTrainer(settings, build, small_policy, weights=start).run().weights
 
 
 def fresh_policy():

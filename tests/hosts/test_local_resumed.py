@@ -20,10 +20,10 @@ pytest.importorskip("safetensors", reason="safetensors is not installed")
 from rlinf_async.core.buffer import Ledger
 from rlinf_async.hosts.local.inference import InferenceRank
 from rlinf_async.hosts.local.learner import _optimizer, local_learner
-from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.hosts.local.settings import SETTING_KINDS
 from rlinf_async.hosts.local.shard import Noise, RolloutRecorder, Shard
 from rlinf_async.hosts.local.trainer import LearnerThread, LocalRun
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 from rlinf_async.lab.demo.simulators.point_reach_env import PointReach
 from rlinf_async.loops.env import Renewal, run_shard
 from rlinf_async.loops.learner import WAITING_METRIC

@@ -15,7 +15,7 @@ from rlinf_async.hosts.local.learner import LocalTraining, score_rollout
 from rlinf_async.lab.demo.simulators.point_reach_env import PointReach, point_reach
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.reading.spans import read_spans
-from tests.hosts.local_runs import small
+from tests.hosts.local_runs import small, small_policy
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -81,7 +81,7 @@ def test_inference_scores_live_samples_alone_by_the_weights_with_which_the_batch
     monkeypatch.setattr(PointReach, "radius", 0.2 if ends == "few" else 0.8)
     compared = Comparing(monkeypatch)
     run = settings(inference_ranks=ranks, update_epoch=epochs)
-    result = LocalTrainer(run, point_reach(seed=1), run_dir=tmp_path).run()
+    result = LocalTrainer(run, point_reach(seed=1), small_policy, run_dir=tmp_path).run()
     assert result.ledger.trained == ENVS * EPOCHS * BATCHES
     assert (compared.own, compared.given) == (0, ENVS * EPOCHS * BATCHES)
     kinds = [span for span in read_spans(tmp_path / "trace") if span["kind"] == "score"]
@@ -93,7 +93,7 @@ def test_inference_scores_live_samples_alone_by_the_weights_with_which_the_batch
 
 def test_whoever_scores_a_piece_its_anchor_is_that_of_the_weights_with_which_the_batch_begins(monkeypatch):
     compared = Comparing(monkeypatch)
-    result = LocalTrainer(settings(), point_reach(seed=1)).run()
+    result = LocalTrainer(settings(), point_reach(seed=1), small_policy).run()
     assert compared.own + compared.given == ENVS * EPOCHS * BATCHES
     told = [step["train/scored_by_inference"] for step in result.metrics]
     assert sum(told) == pytest.approx(compared.given / (ENVS * EPOCHS))
@@ -113,4 +113,4 @@ def test_a_policy_that_fails_to_score_ends_the_run_with_its_error(monkeypatch):
     monkeypatch.setattr(InferenceRank, "_scores", failing)
     monkeypatch.setattr(StreamingLearner, "_next", next_after_the_failure)
     with pytest.raises(PolicyFailure, match="inference rank 0: ZeroDivisionError: no scores"):
-        LocalTrainer(settings(), point_reach(seed=1)).run()
+        LocalTrainer(settings(), point_reach(seed=1), small_policy).run()

@@ -4,8 +4,8 @@ import torch
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
-from rlinf_async.hosts.local.policy import GaussianPolicy
 from rlinf_async.hosts.local.shard import Noise
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 from rlinf_async.lab.demo.simulators.point_reach_env import PointReach
 
 
@@ -101,6 +101,6 @@ def test_meta_world_runs_in_this_host():
         micro_batch_size=2,
     )
     task = TaskSettings("button-press-topdown-v3", max_episode_steps=2)
-    result = LocalTrainer(settings, metaworld(task)).run()
+    result = LocalTrainer(settings, metaworld(task), GaussianPolicy).run()
     assert result.ledger.env_steps_trained == 8
     assert result.weights["actor_mean.weight"].shape == (4, 256)

@@ -8,8 +8,9 @@ import pytest
 from benchmarks.learning.virtual_host import ServiceTimes, train
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
-from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 from rlinf_async.lab.demo.simulators.point_reach_env import PointReach
+from tests.hosts.local_runs import small_policy
 
 ENVS, EPOCHS, BATCHES, GROUP = 16, 2, 5, 2
 
@@ -38,7 +39,6 @@ def settings(block):
         batches=BATCHES,
         global_batch_size=ENVS * EPOCHS * 3,
         micro_batch_size=6,
-        hidden=8,
     )
 
 
@@ -49,7 +49,9 @@ def played(block, speeds):
         slowest_decision=1.0, speeds=speeds, jitter=0.1, inference=0.01, sample=0.5 / (ENVS * EPOCHS * 3)
     )
     weights = GaussianPolicy(state_dim=2, action_dim=2, hidden=8).state_dict()
-    result = train(settings(block), lambda first, size: Watched(first, size, seen), times, weights)
+    result = train(
+        settings(block), lambda first, size: Watched(first, size, seen), times, weights, policy=small_policy
+    )
     return seen, result
 
 
@@ -95,7 +97,7 @@ def test_a_place_whose_environments_have_failed_is_played_again_with_its_tasks()
                 raise RuntimeError("the simulator is gone")
             return super().chunk_step(actions)
 
-    result = LocalTrainer(settings(TASKS), lambda first, size: Failing(first, size, seen)).run()
+    result = LocalTrainer(settings(TASKS), lambda first, size: Failing(first, size, seen), small_policy).run()
     starts = rollouts(entry for entry in seen if entry != "failed")
     assert seen.count("failed") == 1
     assert sorted(starts.values()) == [1] * (BATCHES * EPOCHS * 8 - 1) + [2]
@@ -107,8 +109,9 @@ def test_environments_that_cannot_take_on_tasks_are_refused():
     class Fixed(PointReach):
         take_on = None
 
+    environments = lambda first, size: Fixed(size, first=first, group_size=GROUP)  # noqa: E731
     with pytest.raises(ValueError, match=r"no method take_on; use async\.advanced\.balance=exact"):
-        LocalTrainer(settings(TASKS), lambda first, size: Fixed(size, first=first, group_size=GROUP)).run()
+        LocalTrainer(settings(TASKS), environments, small_policy).run()
 
 
 @pytest.mark.parametrize(("method", "balance"), [(PointReach.take_on, "tasks"), (None, "exact")])
@@ -117,7 +120,7 @@ def test_auto_is_resolved_by_what_the_environments_can_do(method, balance):
         take_on = method
 
     given = settings({"mode": "full", "rollout": {"shards": 8}})
-    trainer = LocalTrainer(given, lambda first, size: Some(size, first=first, group_size=GROUP))
+    trainer = LocalTrainer(given, lambda first, size: Some(size, first=first, group_size=GROUP), small_policy)
     trainer.run()
     assert trainer.settings.asynchrony.advanced.balance == balance
 

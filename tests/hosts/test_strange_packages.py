@@ -84,7 +84,7 @@ def declared(monkeypatch):
 
 def run(cfg):
     settings = settings_of(cfg)
-    return LocalTrainer(settings, environments_of(cfg, settings), policy=policy_of(cfg)).run()
+    return LocalTrainer(settings, environments_of(cfg, settings), policy_of(cfg)).run()
 
 
 def refusal(cfg):

@@ -10,7 +10,7 @@ from rlinf_async.hosts.local import LocalTrainer
 from rlinf_async.lab.demo.simulators.point_reach_env import point_reach
 from rlinf_async.loops import in_process
 from rlinf_async.observe.reading.spans import read_spans
-from tests.hosts.local_runs import small
+from tests.hosts.local_runs import small, small_policy
 
 NAMED = sorted(set(re.findall(r"`((?:core|loops|wire|ray_runtime)(?:\.\w+)+)`", in_process.__doc__)))
 
@@ -34,7 +34,7 @@ def test_a_batch_passes_the_gate_is_acted_trained_and_then_opens_the_gate_for_la
     sizes = {"total_envs": 4, "horizon": 3, "rollout_epochs": 1}
     samples = {"global_batch_size": 12, "micro_batch_size": 6, "update_epoch": 1}
     settings = small(asynchrony=levels, **sizes, **samples)
-    LocalTrainer(settings, point_reach(group_size=1, seed=0), run_dir=tmp_path).run()
+    LocalTrainer(settings, point_reach(group_size=1, seed=0), small_policy, run_dir=tmp_path).run()
     spans = read_spans(tmp_path / "trace")
     lag = levels.max_staleness
     for batch in range(settings.batches):

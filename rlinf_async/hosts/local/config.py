@@ -1,4 +1,4 @@
-"""A config of the local host, read and checked. Nothing here needs torch."""
+"""A config of the local host, read and checked, and the remarks on it. Nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from omegaconf import DictConfig, OmegaConf
 from rlinf_async.config import BLOCK_KEY, AsyncConfig
 from rlinf_async.config.checked import checked_config
 from rlinf_async.core.config_keys import dotted, misspelt, shortened
-from rlinf_async.hosts.async_block import plain, read_block
+from rlinf_async.hosts.async_block import plain, read_block, unused_settings
 from rlinf_async.hosts.judge.presence import environment_reasons, file_reasons, folder_reasons, model_reasons
 from rlinf_async.hosts.judge.reasons import Reason, refuse
 from rlinf_async.hosts.judge.table import Table
+from rlinf_async.hosts.kit.unread import misspelt_env_keys, unread_keys
 from rlinf_async.hosts.local.settings import ROWS, SETTING_KINDS, LocalSettings
+from rlinf_async.hosts.remarks import own_sections
+from rlinf_async.hosts.remarks import remarks as run_remarks
 from rlinf_async.hosts.tasks import settled, task_reasons
 
 ASYNC_DEFAULTS = dotted({BLOCK_KEY: asdict(AsyncConfig())})
@@ -78,3 +81,16 @@ def checked(cfg: DictConfig) -> LocalSettings:
         ]
     )
     return settings
+
+
+def remarks_of(cfg: DictConfig, settings: LocalSettings) -> list[str]:
+    """Return what `explain` and `train` remark on a config that can run with `settings`."""
+    values, unresolved = plain(cfg), OmegaConf.to_container(cfg)
+    env_keys = ("env_class", "max_episode_steps", *settings.usual_env)
+    return [
+        *unused_settings(read_block(cfg), settings.asynchrony.levels),
+        *own_sections(cfg, TABLE.sections, framework="the local host"),
+        *unread_keys(values["model"], key="model"),
+        *misspelt_env_keys(values["env"], key="env", own=env_keys, unresolved=unresolved),
+        *run_remarks(settings.run, auto_reset=False),
+    ]

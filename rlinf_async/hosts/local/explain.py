@@ -12,8 +12,7 @@ from rich.console import Console
 from rlinf_async.config import words
 from rlinf_async.hosts import dead_work, explanation
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster
-from rlinf_async.hosts.local.config import checked
-from rlinf_async.hosts.local.remarks import remarks_of
+from rlinf_async.hosts.local.config import checked, remarks_of
 
 
 def explain(cfg: DictConfig, cluster: AssumedCluster) -> dict[str, Any]:

@@ -1,37 +1,34 @@
 """The host without a framework: runs a config's environments and policy in this process.
 
-Modules that need torch, and the explanation, are imported by the call that needs them.
+Modules that need torch are imported by the call that needs them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
-from rich.console import Console
 
 from rlinf_async import __version__
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.async_block import plain
-from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, Host, RayCluster, Workload
+from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, PackagedHost, RayCluster, Workload
 from rlinf_async.hosts.local.config import checked, settings_of
-from rlinf_async.hosts.setting_keys import read_settings
 
 if TYPE_CHECKING:
     from rlinf_async.observe.check import Check
 
 
-class LocalHost(Host):
+class LocalHost(PackagedHost):
     """Runs in this process.
 
     Its configs say `host: local`, name a `run_dir`, an `env.env_class` and a `model.model_type`, and hold
     the fields of `LocalSettings` in the block `settings`. There is nothing to install or to extend.
     """
 
-    setting_keys = read_settings(Path(__file__).with_name("keys.toml"))
     available = True
     """The host is a part of this package."""
     installed = True
@@ -69,16 +66,6 @@ class LocalHost(Host):
     def run_dir(self, cfg: DictConfig) -> Path:
         """Return an absolute path, as environments in this process may change the working directory."""
         return Path(cfg.run_dir).absolute()
-
-    def explain(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
-        from rlinf_async.hosts.local.explain import explain
-
-        return explain(cfg, cluster)
-
-    def show(self, facts: Mapping[str, Any], console: Console) -> None:
-        from rlinf_async.hosts.local.explain import show
-
-        show(facts, console)
 
     def resolved(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
         return plain(cfg)

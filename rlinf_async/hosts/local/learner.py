@@ -36,12 +36,12 @@ from rlinf_async.hosts.kit.ratios import weighed
 from rlinf_async.hosts.kit.samples import (
     LIVE_FIELD,
     PROXIMAL_FIELD,
+    fields_without_inputs,
     flat,
     samples_of,
     scored_rows,
     scoring_inputs,
     side_by_side,
-    to_the_horizon,
 )
 from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue, Watch, unwatched
 from rlinf_async.hosts.local.settings import LocalSettings
@@ -135,9 +135,8 @@ class LocalTraining:
     def to_score(self, payload: Any) -> ToScore:
         live = None
         if self._passes is not None:
-            fields = {name: payload[name] for name in ("prev_logprobs", "rewards", "ended")}
-            longest: Any = to_the_horizon(fields, self._settings.horizon)
-            live = live_decisions(longest, self._settings)
+            fields: Any = fields_without_inputs(payload, self._settings.horizon)
+            live = live_decisions(fields, self._settings)
         return scoring_inputs(payload, live)
 
     def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:

@@ -19,7 +19,9 @@ from rlinf_async.loops.run_settings import RunSettings
 ROWS, _ = read_rows(Path(__file__).with_name("keys.toml"))
 """The keys of a local config."""
 SETTING_KINDS: Mapping[str, Kind] = {
-    row.name.removeprefix("settings."): row.kind for row in ROWS if row.name.startswith("settings.")
+    row.name.removeprefix("settings."): row.kind
+    for row in ROWS
+    if row.name.startswith("settings.") and row.fate == "served"
 }
 """The fields of `LocalSettings` that a config may hold in its block `settings`."""
 
@@ -56,7 +58,6 @@ class LocalSettings:
     lr: float = 1e-4
     value_lr: float = 3e-4
     clip_grad: float = 0.5
-    hidden: int = 256
     seed: int = 0
     horizon_ends: bool = False
     """True if the last decision ends the episode, as in RLinf without auto_reset; else its value is

@@ -15,9 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 from rlinf_async import __version__
 from rlinf_async.config import words
 from rlinf_async.core.restarts import MAX_FAILED_SAVES, save_wait_s
-from rlinf_async.hosts.local.config import settings_of
+from rlinf_async.hosts.local.config import remarks_of, settings_of
 from rlinf_async.hosts.local.declared import environments_of, policy_of
-from rlinf_async.hosts.local.remarks import remarks_of
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.trainer import LocalTrainer
 from rlinf_async.observe.display import RunDisplay
@@ -58,7 +57,7 @@ def train(cfg: DictConfig, run_dir: Path, *, versions: Mapping[str, str]) -> Non
     trainer = LocalTrainer(
         settings,
         environments,
-        policy=policy,
+        policy,
         on_step=report,
         run_dir=run_dir,
         on_fault=lambda fault: display.note(str(fault)),

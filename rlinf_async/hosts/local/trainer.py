@@ -19,7 +19,7 @@ from rlinf_async.core.frame_counts import FrameMeter
 from rlinf_async.core.scores import ToScore
 from rlinf_async.hosts.local.inference import InferenceRank, State
 from rlinf_async.hosts.local.learner import local_learner
-from rlinf_async.hosts.local.policy import ActorCritic, GaussianPolicy, PolicyFactory, Watch, unwatched
+from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory, Watch, unwatched
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import EnvFactory, RolloutRecorder, Shard
 from rlinf_async.hosts.local.whole_process import WholeProcess
@@ -100,8 +100,8 @@ class LocalTrainer:
         self,
         settings: LocalSettings,
         environments: EnvFactory,
+        policy: PolicyFactory,
         *,
-        policy: PolicyFactory | None = None,
         weights: Mapping[str, torch.Tensor] | None = None,
         on_step: OnStep = lambda report, metrics: None,
         watch: Watch = unwatched,
@@ -113,7 +113,6 @@ class LocalTrainer:
         """Set up a run.
 
         Args:
-            policy: by default a GaussianPolicy.
             weights: the initial state dict; by default the policy's own initialisation, with the run's seed.
             on_step: called with the report and all metrics of every batch, times included.
             run_dir: the directory for spans and for faults that the run survives.
@@ -123,8 +122,7 @@ class LocalTrainer:
                 not grow with their number.
         """
         self.settings = settings
-        self._environments = environments
-        self._policy = policy or partial(GaussianPolicy, hidden=settings.hidden)
+        self._environments, self._policy = environments, policy
         self._weights, self._watch, self._look = weights, watch, look
         self._faults = Faults(run_dir, on_fault)
         self._reporting: Any = {"on_step": on_step, "keep_steps": keep_steps, "faults": self._faults}

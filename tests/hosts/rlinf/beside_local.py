@@ -6,7 +6,7 @@ import torch
 
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.learner import local_learner
-from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 from rlinf_async.observe.meters import BusyMeter
 from tests.making import accept
 

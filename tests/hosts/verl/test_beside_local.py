@@ -7,7 +7,7 @@ import torch
 
 from rlinf_async.hosts.local import LocalSettings
 from rlinf_async.hosts.local.learner import LocalTraining
-from rlinf_async.hosts.local.policy import GaussianPolicy
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 from rlinf_async.loops.streaming_learner import StreamingLearner
 from rlinf_async.observe.meters import BusyMeter
 from tests.hosts.verl.engines import (
