@@ -22,7 +22,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlinf_async.config import FLAGS_OF_BLOCK, with_flags
 from rlinf_async.core.config_keys import clipped
-from rlinf_async.observe.yaml_data import FAST_YAML_LOADER
 
 CONFIG_PACKAGE = "rlinf_async.configs"
 VERSION_BASE = "1.1"
@@ -31,6 +30,8 @@ VERL_PREFIX = "verl_"
 """The prefix of configs for veRL; the others are for RLinf."""
 LOCAL_FOLDER = "local"
 """The folder of the configs that need no framework."""
+FAST_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's loader, if PyYAML was built with it. `config_files` checks a user's file before it is read."""
 FOLDER_VARIABLES = {"EMBODIED_PATH": ("..",), "REPO_PATH": ("..", "..", "..")}
 """Variables that RLinf's launch scripts export, relative to their folder `config`: RLinf's configs find other
 configs by them."""
@@ -145,7 +146,7 @@ def _compose_once(name: str, overrides: Sequence[str], directory: Path | None) -
         warnings.filterwarnings("ignore", message=r"provider=hydra.searchpath .* is not available")
         # OmegaConf uses `yaml.SafeLoader`: with Python's loader, reading veRL's config would take longer than
         # all the rest.
-        with _hydra_at(directory), _checked_files(), patch.object(yaml, "SafeLoader", FAST_YAML_LOADER):
+        with _hydra_at(directory), _checked_files(), patch.object(yaml, "SafeLoader", FAST_LOADER):
             return compose(name, overrides=list(overrides))
 
 

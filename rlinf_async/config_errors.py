@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
+import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from rlinf_async.core.config_keys import BLOCK_NAME, clipped, did_you_mean, dotted, nearest, nearest_key
-from rlinf_async.hosts.setting_keys import counterparts
+from rlinf_async.hosts.host import counterparts, every
+from rlinf_async.observe.read_files import read_named
+from rlinf_async.observe.yaml_data import MAX_YAML_BYTES
 
 NO_KEY = re.compile(r"(?:Could not override|Error merging override) '(?P<key>[^'=]+)")
 ALREADY_THERE = re.compile(r"Could not append to config. An item is already at '(?P<key>[^']+)'")
@@ -38,6 +43,20 @@ UNKNOWN_RESOLVER = re.compile(r"Unsupported interpolation type (?P<name>\S+)")
 LIST_FOR_BLOCK = "Cannot merge DictConfig with ListConfig"
 MOST_NAMES = 24
 """Most configs that an answer lists."""
+
+
+def recognised_file(path: Path) -> str:
+    """Return a host's advice (`recognised`) on a config file that cannot be composed; empty if there is none.
+
+    The file is read without its `defaults`, which may belong to a package that is not installed.
+    """
+    try:
+        cfg = OmegaConf.create(yaml.safe_load(read_named(path, limit=MAX_YAML_BYTES)))
+    except (OSError, OmegaConfBaseException, yaml.YAMLError):
+        return ""  # composing the file raises an error with the reason
+    if not isinstance(cfg, DictConfig):
+        return ""
+    return next((advice for host in every() if (advice := host.recognised(cfg))), "")
 
 
 def several(override: str) -> str:

@@ -142,9 +142,8 @@ def compose(name: str, directory: Path | None, *, overrides: list[str] | None) -
 def _why_not_composed(error: Exception, name: str, directory: Path | None, overrides: list[str]) -> str:
     """Return the sentence on an error of Hydra or OmegaConf."""
     from rlinf_async.compose import compose_config, names_in, packaged_names, unresolved
-    from rlinf_async.config_errors import sentence
+    from rlinf_async.config_errors import recognised_file, sentence
     from rlinf_async.core.config_keys import dotted
-    from rlinf_async.hosts.host import recognised_file
 
     if directory is not None and (message := recognised_file(directory / f"{name}.yaml")):
         return message

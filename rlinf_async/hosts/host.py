@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from inspect import getfile
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import yaml
 from rich.console import Console
 
 from rlinf_async.core.config_keys import clipped, lookup
 from rlinf_async.entry_points import PREPARATIONS_GROUP, imported, load_class, provided
-from rlinf_async.hosts.setting_keys import read_settings
-from rlinf_async.observe.read_files import read_named
-from rlinf_async.observe.yaml_data import MAX_YAML_BYTES
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -185,7 +183,8 @@ class PackagedHost(Host):
 
     @property
     def setting_keys(self) -> Mapping[str, str]:
-        return read_settings(Path(getfile(type(self))).with_name("keys.toml"))
+        file = Path(getfile(type(self))).with_name("keys.toml")
+        return tomllib.loads(file.read_text(encoding="utf-8"))["settings"]
 
     def explain(self, cfg: DictConfig, cluster: AssumedCluster = THIS_MACHINE) -> dict[str, Any]:
         if self.ray_cluster(cfg) != "none":
@@ -219,21 +218,17 @@ def every() -> list[Host]:
     return [load(name) for name in sorted(provided(HOSTS_GROUP).names)]
 
 
-def recognised_file(path: Path) -> str:
-    """Return a host's advice (`recognised`) on a config file that cannot be composed; empty if there is none.
+@cache
+def _setting_keys() -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return (setting, dotted keys) for every setting of every host; a setting has an item per host."""
+    pairs = (pair for host in every() for pair in host.setting_keys.items())
+    return tuple((setting, tuple(keys.split())) for setting, keys in pairs)
 
-    The file is read without its `defaults`, which may belong to a package that is not installed.
-    """
-    from omegaconf import DictConfig, OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
-    try:
-        cfg = OmegaConf.create(yaml.safe_load(read_named(path, limit=MAX_YAML_BYTES)))
-    except (OSError, OmegaConfBaseException, yaml.YAMLError):
-        return ""  # composing the file raises an error with the reason
-    if not isinstance(cfg, DictConfig):
-        return ""
-    return next((advice for host in every() if (advice := host.recognised(cfg))), "")
+def counterparts(key: str) -> list[str]:
+    """Return the other keys, of all hosts, for the same setting as the dotted `key`."""
+    settings = {setting for setting, keys in _setting_keys() if key in keys}
+    return [name for setting, keys in _setting_keys() for name in keys if setting in settings and name != key]
 
 
 def host_of(cfg: DictConfig) -> Host:

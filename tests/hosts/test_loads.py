@@ -62,11 +62,11 @@ def loaded(modules):
 @pytest.mark.parametrize(
     ("modules", "most_modules", "most_lines"),
     [
-        (OF_ENV_WORKER, 75, 9_800),
+        (OF_ENV_WORKER, 75, 9_850),
         (OF_ROLLOUT_WORKER, 72, 8_560),
         (OF_ACTOR, 90, 11_500),
         (OF_CHANNEL, 38, 4_690),
-        (OF_LOCAL_RUN, 116, 17_710),
+        (OF_LOCAL_RUN, 114, 17_610),
     ],
     ids=["env worker", "rollout worker", "actor", "request channel", "local run"],
 )

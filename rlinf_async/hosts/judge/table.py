@@ -46,7 +46,6 @@ import yaml
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig
 from rlinf_async.core.config_keys import dotted, dotted_names, entries, lookup, misspelt, shortened
 from rlinf_async.hosts.judge.reasons import UNSET_VALUES, Change, Conflict, Reason, is_off, written
-from rlinf_async.hosts.setting_keys import counterparts
 
 Fate = Literal["served", "changed", "translated", "refused", "without effect", "unread"]
 NULL_NOTE = "null is "
@@ -427,6 +426,8 @@ class Table:
 
     def counterpart(self, key: str) -> str | None:
         """Return the key here for the setting that the dotted `key` has in another host; None without one."""
+        from rlinf_async.hosts.host import counterparts  # it loads the hosts, for keys that are refused
+
         return next((one for one in counterparts(key) if self.find(one)), None)
 
     def without_effect(self, settings: Iterable[tuple[str, Any]]) -> Iterator[str]:

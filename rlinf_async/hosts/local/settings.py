@@ -13,7 +13,7 @@ from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.sharding import ShardPlan
 from rlinf_async.hosts.judge.reasons import refuse
 from rlinf_async.hosts.judge.table import Key, Kind, read_rows
-from rlinf_async.hosts.simulators import Evaluation, divide, max_batch_size
+from rlinf_async.hosts.simulators import Evaluation, divide, max_batch_size, request_reasons
 from rlinf_async.loops.run_settings import RunSettings
 
 ROWS, _ = read_rows(Path(__file__).with_name("keys.toml"))
@@ -71,6 +71,8 @@ class LocalSettings:
         refuse([reason for reason in reasons if reason])
         if wrong := next(self._misfits(), ""):
             raise ValueError(wrong)
+        # Last: the division into shards refuses sizes by itself.
+        refuse(list(request_reasons(self.run)))
 
     def _misfits(self) -> Iterator[str]:
         """Yield what does not fit together."""
@@ -85,12 +87,6 @@ class LocalSettings:
             )
         if step % micro_batch:
             yield f"global_batch_size={step} is not a multiple of micro_batch_size={micro_batch}"
-        # Last: the division into shards refuses sizes by itself.
-        if self.max_batch_size < (shard := self.plan.envs_per_shard):
-            yield (
-                f"async.rollout.max_batch_size={self.max_batch_size} is smaller than a shard of {shard} "
-                "environments; a request is never split"
-            )
 
     # cached_property works in a frozen dataclass, as it writes to `__dict__` directly.
     @cached_property

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf_async.config import AsyncConfig
-from rlinf_async.hosts.host import every, load
+from rlinf_async.hosts.host import counterparts, every, load
 from rlinf_async.hosts.judge import table
 from rlinf_async.hosts.judge.reasons import SETTING_WORDS, read_conflicts, written
 from rlinf_async.hosts.judge.table import (
@@ -24,7 +24,6 @@ from rlinf_async.hosts.judge.table import (
     kind_of,
     read_rows,
 )
-from rlinf_async.hosts.setting_keys import counterparts
 
 KINDS = tuple(
     map(
