@@ -83,5 +83,6 @@ def _machine() -> list[Check]:
             {purpose: (path, disk.free, disk.total) for purpose, (path, disk) in disks.items()}
         ),
         machine.check_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        machine.check_processes(),
         machine.check_threads(cores=len(os.sched_getaffinity(0)), threads=os.environ.get("OMP_NUM_THREADS")),
     ]

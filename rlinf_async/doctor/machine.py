@@ -19,6 +19,7 @@ from rlinf_async.ray_runtime.cluster.environment import (
     misplaced_sockets,
     unanswered,
 )
+from rlinf_async.ray_runtime.cluster.thread_room import short_of_threads
 
 GIB_BYTES = 1 << 30
 LEAST_SHARED_MEMORY = 2 * GIB_BYTES
@@ -204,6 +205,14 @@ def check_open_files(limit: int) -> Check:
         detail = f"limit of {limit}, where at least {LEAST_OPEN_FILES} are needed"
         return Check("open files", "warn", detail, f"ulimit -n {LEAST_OPEN_FILES}")
     return Check("open files", "ok", f"limit of {limit}")
+
+
+def check_processes() -> Check:
+    """Check that the threads of a run on Ray fit into the limits of this account and this container."""
+    if problem := short_of_threads():
+        found, _, remedy = problem.partition("; ")
+        return Check("processes", "fail", found, remedy)
+    return Check("processes", "ok", "room for the threads of a run on Ray")
 
 
 def check_threads(*, cores: int, threads: str | None) -> Check:

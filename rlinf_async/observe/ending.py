@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import sys
 import threading
@@ -33,6 +34,8 @@ INTERRUPTED_STATUS = 128 + signal.SIGINT
 FULL_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 OUT_OF_MEMORY_ERRORS = ("MemoryError", "OutOfMemoryError")
 """The names of the errors of Python, numpy and torch for lack of memory."""
+NO_THREAD_WORDS = "can't start new thread"
+"""Python's words for the system's limit of processes and threads."""
 LONGEST_REASON = 400
 """Characters of a reason that a sentence shows; the record has all of it."""
 RESERVE_BYTES = 16 << 20
@@ -84,6 +87,8 @@ def ending_of(error: BaseException, *, again: str = "start the run again") -> En
         return Ending(who=driver, why=why, what_next=f"look at the code that called it, and {again}")
     if (full := full_disk(error)) is not None:
         return Ending(who=driver, why=f"cannot write: {full}", what_next=f"make room there, and {again}")
+    if (beyond := _limit_reached(error)) is not None:
+        return Ending(who=driver, why=f"has met {short(in_words(error))}", what_next=f"{beyond}, and {again}")
     if memory := _no_memory(error):
         remedy = f"use fewer environments or smaller batches, and {again}"
         return Ending(who=driver, why=memory, what_next=remedy, lacks_memory=True)
@@ -99,6 +104,16 @@ def full_disk(error: BaseException | None) -> str | None:
             place = f" at {error.filename}" if error.filename else ""
             return f"{os.strerror(error.errno)}{place}"
         error = error.__cause__ or error.__context__
+    return None
+
+
+def _limit_reached(error: BaseException) -> str | None:
+    """Return how to raise the limit of the system that `error` is about; None for another error."""
+    if isinstance(error, OSError) and error.errno == errno.EMFILE:
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return f"raise the limit of open files, which is {files} (ulimit -n)"
+    if isinstance(error, RuntimeError) and NO_THREAD_WORDS in str(error):
+        return "raise the limit of processes and threads (ulimit -u, or --pids-limit of a container)"
     return None
 
 

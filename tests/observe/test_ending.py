@@ -139,6 +139,17 @@ def test_a_full_disk_does_not_hide_the_fault(tmp_path):
     assert "frames" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (RuntimeError("can't start new thread"), "raise the limit of processes and threads (ulimit -u,"),
+        (OSError(errno.EMFILE, "Too many open files"), "raise the limit of open files, which is "),
+    ],
+)
+def test_a_limit_of_the_system_is_named_with_what_raises_it(error, remedy):
+    assert remedy in str(ending_of(error))
+
+
 def test_a_full_disk_is_to_blame_for_what_came_of_it():
     error = RuntimeError("the writer has died")
     error.__context__ = FULL

@@ -18,6 +18,7 @@ from typing import Any
 
 from rlinf_async.extras import check_interpreter
 from rlinf_async.observe.files import PRIVATE_MODE
+from rlinf_async.ray_runtime.cluster.thread_room import short_of_threads
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 ANSWER_TIMEOUT_S = 3.0
@@ -63,7 +64,8 @@ def choose_cluster(*, own: bool, join: bool, environ: MutableMapping[str, str]) 
 
     Raises:
         ValueError: nothing answers at the address in `environ`, the address contradicts `join`, Ray cannot
-            make sockets in the folder for its files, or Python cannot import Ray.
+            make sockets in the folder for its files, there is no room for its threads, or Python cannot
+            import Ray.
     """
     check_interpreter()
     if join and environ.get(ADDRESS_VARIABLE) == "local":
@@ -75,6 +77,8 @@ def choose_cluster(*, own: bool, join: bool, environ: MutableMapping[str, str]) 
         environ[ADDRESS_VARIABLE] = environ.get(ADDRESS_VARIABLE) or "local"
     if own and environ.get(ADDRESS_VARIABLE) == "local" and (problem := misplaced_sockets(environ)):
         raise ValueError(f"{problem}; {SHORT_FOLDER_REMEDY}")
+    if own and is_chosen(environ) and (problem := short_of_threads()):
+        raise ValueError(problem)
     if problem := unanswered(environ):
         raise ValueError(f"{problem}; start that cluster, or use RAY_ADDRESS=local for one of the run's own")
 
@@ -100,6 +104,11 @@ def folder_of_ray(environ: Mapping[str, str]) -> tuple[str, str]:
         if variable in environ:
             return environ[variable], variable
     return "/tmp", "TMPDIR"
+
+
+def logs_of_ray(environ: Mapping[str, str]) -> Path:
+    """Return the folder for the logs of the newest Ray that starts here."""
+    return Path(folder_of_ray(environ)[0], "ray", "session_latest", "logs")
 
 
 def misplaced_sockets(environ: Mapping[str, str]) -> str | None:

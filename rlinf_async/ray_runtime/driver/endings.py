@@ -5,6 +5,7 @@ Ray's errors are translated into sentences: which process ended, why, and what t
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,6 +19,7 @@ from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import ending_of, full_disk, recorded, short, undisturbed
 from rlinf_async.observe.events import Ending
 from rlinf_async.observe.state import RunState
+from rlinf_async.ray_runtime.cluster.environment import logs_of_ray
 from rlinf_async.ray_runtime.cluster.ray_processes import (
     DeadProcess,
     RayDied,
@@ -127,10 +129,6 @@ SILENT_EXIT_WORDS = "connection error code"
 KILLED_SENTENCE = (
     "has died without an error message, as a process that is killed, for example for lack of memory"
 )
-SILENT_DEATH_REMEDY = (
-    "code of its packages may have ended it (os._exit, a crash of native code), or the system for lack of "
-    "memory: look in Ray's logs (/tmp/ray/session_latest/logs) and in the kernel's log (dmesg)"
-)
 TOKEN_REMEDY = "set RAY_AUTH_MODE=token if that cluster asks for a token, as one of `ray start` may"
 THERE_REMEDY = "start that cluster, or name another one, or RAY_ADDRESS=local for one of the run's own"
 NODE_LOST_WORDS = "its node has died"
@@ -208,7 +206,7 @@ def _died(error: ray.exceptions.RayActorError, names: Names, restart: str) -> En
     process = names.get(str(error.actor_id), unnamed)
     where = " on ".join(place[name] for name in ("pid", "ip") if name in place)
     subject = f"{process} ({where})" if where else process
-    why, remedy = KILLED_SENTENCE, SILENT_DEATH_REMEDY
+    why, remedy = KILLED_SENTENCE, _silent_death_remedy()
     # After these words Ray lists possible causes of any silent death, such as lack of memory.
     if any(words in text.partition("Some common causes")[0] for words in OUT_OF_MEMORY_WORDS):
         why, remedy = (
@@ -224,8 +222,15 @@ def _died(error: ray.exceptions.RayActorError, names: Names, restart: str) -> En
         why, remedy = f"has failed while it was built: {short(lines[-1])}", "fix that"
     elif isinstance(error, ray.exceptions.ActorUnavailableError):
         why = "has ended, or cannot be reached any more, and Ray does not know more"
-        remedy = f"{SILENT_DEATH_REMEDY}; if it is on another node, at that node and at the network"
+        remedy = f"{_silent_death_remedy()}; if it is on another node, at that node and at the network"
     return Ending(who=subject, why=why, what_next=f"{remedy}, and {restart}", process=process)
+
+
+def _silent_death_remedy() -> str:
+    return (
+        "code of its packages may have ended it (os._exit, a crash of native code), or the system for lack "
+        f"of memory: look in Ray's logs ({logs_of_ray(os.environ)}) and in the kernel's log (dmesg)"
+    )
 
 
 def _ended_by_a_death(
@@ -236,7 +241,7 @@ def _ended_by_a_death(
     why = short(str(error).removeprefix(f"{ending.process} "))
     if isinstance(cause, ray.exceptions.ActorUnavailableError):
         # Ray starts the process again, and does not say how it has ended.
-        ending = replace(ending, what_next=f"{SILENT_DEATH_REMEDY}, and {restart}")
+        ending = replace(ending, what_next=f"{_silent_death_remedy()}, and {restart}")
     return replace(ending, why=why)
 
 
@@ -252,7 +257,7 @@ def _not_started(error: RayNotStarted, restart: str) -> Ending:
     remedy = (
         "make room there"
         if place
-        else ("see why in /tmp/ray/session_latest/logs, and whether the machine has memory and cores left")
+        else f"see why in {logs_of_ray(os.environ)}, and whether the machine has memory and cores left"
     )
     return _no_cluster(error, remedy, restart)
 

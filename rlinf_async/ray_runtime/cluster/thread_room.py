@@ -1,0 +1,46 @@
+"""How many more threads this account, or this container, may start: `ulimit -u` and its like count each
+thread of each process, and Ray's processes have a hundred before the first worker starts.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+LEAST_THREADS = 250
+"""On two cores the smallest runs have 303 (veRL) and 381 threads (RLinf) at once, on more cores more. With a
+limit of 200 the driver cannot start its own, and with 60 Ray does not come up, which takes two minutes."""
+GROUP_LIMIT, GROUP_THREADS = Path("/sys/fs/cgroup/pids.max"), Path("/sys/fs/cgroup/pids.current")
+
+
+def short_of_threads() -> str | None:
+    """Return the limit that a run on Ray would exceed, with the remedy; None if there is room for one."""
+    for limit, used, name, remedy in _limits():
+        if limit - used < LEAST_THREADS:
+            return (
+                f"{name} allows {limit} processes and threads, and {used} run already, where a run on Ray "
+                f"starts more than {LEAST_THREADS}; {remedy}"
+            )
+    return None
+
+
+def _limits() -> Iterator[tuple[int, int, str, str]]:
+    """Yield each limit with the number of threads that count, its name, and what raises it."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if limit != resource.RLIM_INFINITY and os.getuid() != 0:  # the system lets root go beyond it
+        yield limit, _threads_of(os.getuid()), "ulimit -u", f"raise it: ulimit -u {limit + 4 * LEAST_THREADS}"
+    if GROUP_LIMIT.is_file() and (text := GROUP_LIMIT.read_text().strip()).isdecimal():
+        used = int(GROUP_THREADS.read_text())
+        yield int(text), used, "the container", f"start it with --pids-limit={int(text) + 4 * LEAST_THREADS}"
+
+
+def _threads_of(account: int) -> int:
+    """Return the number of threads of an account."""
+    found = psutil.process_iter(["uids", "num_threads"])
+    # A process that ends meanwhile, or that this account may not look at, has None there.
+    facts = [(one.info["uids"], one.info["num_threads"]) for one in found]
+    return sum(threads or 0 for uids, threads in facts if uids is not None and uids.real == account)
