@@ -67,14 +67,13 @@ class Template:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(f"\0{self.name}")
             listener.listen(socket.SOMAXCONN)
-            self.process = _start(listener, shared, {**os.environ, **variables})
+            self.process = _start(listener, shared, {**_own_variables(), **variables})
 
     def serve(self, raylet: int) -> None:
         """Serve the cluster of a raylet, by its number, and end with it; a second call does nothing."""
         if self.serves:
             return
-        own = {name: value for name, value in os.environ.items() if name != TEMPLATE_VARIABLE}
-        cluster = {"raylet": raylet, "environment": {**own, **self.variables}}
+        cluster = {"raylet": raylet, "environment": {**_own_variables(), **self.variables}}
         with suppress(BrokenPipeError), self._input() as file:  # it has ended: workers start as ever
             file.write(json.dumps(cluster).encode())
 
@@ -162,6 +161,11 @@ def has_process_files() -> bool:
     except (AttributeError, OSError):
         return False
     return True
+
+
+def _own_variables() -> dict[str, str]:
+    """Return this process's variables without the name of a template that it has started before."""
+    return {name: value for name, value in os.environ.items() if name != TEMPLATE_VARIABLE}
 
 
 def _start(listener: socket.socket, shared: Shared, environment: dict[str, str]) -> subprocess.Popen[bytes]:

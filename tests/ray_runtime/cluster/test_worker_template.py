@@ -72,6 +72,15 @@ def test_a_variable_that_an_import_has_read_is_not_free(worker, tmp_path, monkey
         assert started(worker, name, RANK="0")["parent"] != process.pid
 
 
+def test_a_template_after_another_does_not_see_the_name_of_that_one(worker, tmp_path, monkeypatch):
+    (tmp_path / "reading.py").write_text("import os\ndict(os.environ)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv(start_worker.TEMPLATE_VARIABLE, "of-the-raylet-before")
+    with template(early=("reading",)) as (name, process):
+        assert started(worker, name)["parent"] == process.pid
+
+
 def test_without_a_number_of_threads_only_ray_is_imported(worker, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     with template(early=("mailbox",)) as (name, process):
