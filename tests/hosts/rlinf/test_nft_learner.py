@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from rlinf.config import EMBODIED_MODEL
 from rlinf.data.embodied_io_struct import convert_trajectories_to_batch
 from rlinf.workers.actor.fsdp_nft_policy_worker import EmbodiedNFTFSDPPolicy
 
@@ -30,9 +31,11 @@ SEED = 11
 
 @pytest.fixture(scope="module", autouse=True)
 def alone():
+    known = set(EMBODIED_MODEL)
     register_model("tiny_flow", build, category="embodied", force=True)
     with one_rank():
         yield
+    EMBODIED_MODEL.intersection_update(known)
 
 
 def config(*overrides):
