@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-FORKED_WORKERS = Path(__file__).parent / "runs" / "forked_workers.py"
 PAGE = Path(__file__).parents[1] / "docs" / "extending.md"
 FILE = re.compile(r'^```\w+ title="(?P<name>[^"]+)"\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
 
@@ -47,9 +46,9 @@ def python(page: Path, site: Path, *arguments: str) -> str:
 
 
 def trained(page: Path, site: Path, *arguments: str) -> str:
-    """The output of `rlinf-async train` there, on a Ray cluster with forked workers."""
+    """The output of `rlinf-async train` there."""
     command = Path(sys.executable).with_name("rlinf-async")
-    return _output(page, site, str(FORKED_WORKERS), str(command), "train", "--config-dir", ".", *arguments)
+    return _output(page, site, str(command), "train", "--config-dir", ".", *arguments)
 
 
 def _output(page: Path, site: Path, *arguments: str) -> str:

@@ -26,7 +26,6 @@ from rlinf_async.lab.demo.simulators.camera import installed_backend
 from tests.runs.several import BEGINS, ENDS
 
 ROOT = Path(__file__).parents[2]
-FORKED_WORKERS = Path(__file__).with_name("forked_workers.py")
 COMMAND = [sys.executable, "-m", "rlinf_async.cli"]
 SMALL = (
     "~warm_start",
@@ -97,8 +96,6 @@ class Runner:
             "HYDRA_FULL_ERROR": "1",
             "COLUMNS": "160",
         }
-        self.forks_workers = True
-        """Whether Ray's workers are forked; see `forked_workers.py`."""
         self._path = [str(ROOT)]
         self._started: list[subprocess.Popen[str]] = []
 
@@ -112,8 +109,6 @@ class Runner:
         self.environment["PYTHONPATH"] = os.pathsep.join(self._path)
 
     def start(self, *command: str) -> subprocess.Popen[str]:
-        if self.forks_workers and command[0] == sys.executable:
-            command = (sys.executable, str(FORKED_WORKERS), *command[1:])
         process = subprocess.Popen(
             command,
             cwd=self.directory,

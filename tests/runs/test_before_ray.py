@@ -7,6 +7,7 @@ import pytest
 
 from rlinf_async.lab.bench import cell
 from rlinf_async.lab.bench.cell import BenchCell
+from rlinf_async.ray_runtime.cluster.template import SWITCH_VARIABLE
 from tests.runs.conftest import COMMAND, SMALL, Runner
 from tests.runs.quick_bench import QUICK
 from tests.runs.test_entry_script import SCRIPT, run_script, users_config
@@ -15,7 +16,7 @@ from tests.runs.test_entry_script import SCRIPT, run_script, users_config
 @pytest.fixture
 def runs(runs: Runner) -> Runner:
     """There are no workers to import anything for."""
-    runs.forks_workers = False
+    runs.environment[SWITCH_VARIABLE] = "0"
     return runs
 
 

@@ -65,8 +65,6 @@ def test_on_two_nodes_a_shard_is_answered_by_the_inference_rank_beside_it_and_le
 def started_on_two_nodes(runs: Runner, *options: str, **ranks: str) -> subprocess.Popen[str]:
     """A long run with the ranks of its workers on these nodes."""
     runs.environment |= {"RLINF_EXT_MODULE": "tests.runs.apart", NOTES: str(runs.directory / "notes")}
-    # A template of workers is in one network, and with a wire the second node is in another.
-    runs.forks_workers = not options
     return runs.start_module(
         *("tests.runs.two_nodes", *options, *COMMAND, "train", "-n", "metaworld_ppo_mlp"),
         *(*SMALL, "cluster.num_nodes=2", "runner.max_epochs=10000"),

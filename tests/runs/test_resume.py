@@ -11,7 +11,7 @@ import pytest
 from rlinf_async.observe.reading.faults import read_faults
 from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.ray_runtime.checkpoints.checkpoint_folder import find_newest
-from tests.runs.conftest import SMALL, Run, Runner, small
+from tests.runs.conftest import COMMAND, SMALL, Run, Runner, small
 
 pytestmark = pytest.mark.ray
 
@@ -50,9 +50,8 @@ def test_a_killed_run_starts_itself_again_and_a_terminated_one_saves_and_nothing
     runs: Runner,
 ) -> None:
     place, steps = runs.directory / "run", "runner.max_epochs=100000"
-    runs.forks_workers = False  # this process has none
-    process = runs.start_module(
-        *("tests.runs.restarting", "train", "--restarts", "2", "--restart-wait", "0"),
+    process = runs.start(
+        *(*COMMAND, "train", "--restarts", "2", "--restart-wait", "0"),
         *("-n", "metaworld_ppo_mlp", *SMALL, steps, "runner.save_interval=2"),
         f"runner.logger.log_path={place}",
     )
