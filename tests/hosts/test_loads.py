@@ -64,9 +64,9 @@ def loaded(modules):
     [
         (OF_ENV_WORKER, 75, 9_850),
         (OF_ROLLOUT_WORKER, 72, 8_560),
-        (OF_ACTOR, 90, 11_500),
+        (OF_ACTOR, 89, 11_490),
         (OF_CHANNEL, 38, 4_690),
-        (OF_LOCAL_RUN, 114, 17_610),
+        (OF_LOCAL_RUN, 113, 17_600),
     ],
     ids=["env worker", "rollout worker", "actor", "request channel", "local run"],
 )

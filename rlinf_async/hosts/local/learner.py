@@ -31,17 +31,19 @@ from rlinf_async.core.tensors import (
     size_of,
 )
 from rlinf_async.core.types import Piece
-from rlinf_async.hosts.kit.live_passes import LivePasses, couples_rows, skipped
 from rlinf_async.hosts.kit.ratios import weighed
 from rlinf_async.hosts.kit.samples import (
     LIVE_FIELD,
     PROXIMAL_FIELD,
+    LivePasses,
+    couples_rows,
     fields_without_inputs,
     flat,
     samples_of,
     scored_rows,
     scoring_inputs,
     side_by_side,
+    skipped,
 )
 from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue, Watch, unwatched
 from rlinf_async.hosts.local.settings import LocalSettings

@@ -15,8 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 from rlinf_async.core.held_inputs import HeldInputs
 from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.tensors import Tree
-from rlinf_async.hosts.kit.live_passes import couples_rows
 from rlinf_async.hosts.kit.rank_exchange import Exchange, RankExchange
+from rlinf_async.hosts.kit.samples import couples_rows
 from rlinf_async.hosts.kit.sharded import TrainedShards
 from rlinf_async.hosts.rlinf.borrowed import EmbodiedFSDPActor, all_reduce_dict
 from rlinf_async.hosts.rlinf.corrected_loss import CorrectedLoss, Loss, corrected_loss, own_loss, register

@@ -17,9 +17,8 @@ from rlinf_async.core.left_out import LeftOut
 from rlinf_async.core.precision import any_in_half, precision_of
 from rlinf_async.core.tensors import Tree, concatenate, leaf, map_tensors
 from rlinf_async.core.types import Piece
-from rlinf_async.hosts.kit.live_passes import skipped
 from rlinf_async.hosts.kit.ratios import at_ratio_level
-from rlinf_async.hosts.kit.samples import LIVE_FIELD
+from rlinf_async.hosts.kit.samples import LIVE_FIELD, skipped
 from rlinf_async.hosts.kit.scoring import ScoringTraining
 from rlinf_async.hosts.kit.sharded import ShardedWeights
 from rlinf_async.hosts.rlinf.advantages import GroupAdvantages, estimate, explained_variance

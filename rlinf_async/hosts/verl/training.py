@@ -20,8 +20,7 @@ from rlinf_async.core.premise import Premise
 from rlinf_async.core.scores import INPUTS_FIELD
 from rlinf_async.core.tensors import Tensors, Tree, leaf, map_tensors, size_of
 from rlinf_async.core.types import Piece
-from rlinf_async.hosts.kit.live_passes import LivePasses, couples_rows, skipped
-from rlinf_async.hosts.kit.samples import LIVE_FIELD, PROXIMAL_FIELD
+from rlinf_async.hosts.kit.samples import LIVE_FIELD, PROXIMAL_FIELD, LivePasses, couples_rows, skipped
 from rlinf_async.hosts.kit.scoring import ScoringTraining
 from rlinf_async.hosts.kit.sharded import TrainedShards
 from rlinf_async.hosts.verl.advantages import estimate_batch, estimate_pieces, silent_groups, valid_decisions
