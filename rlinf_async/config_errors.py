@@ -41,6 +41,7 @@ NO_HYDRA = "HydraConfig was not set"
 NO_SOURCE = re.compile(r"Interpolation key '(?P<key>[^']+)' not found")
 UNKNOWN_RESOLVER = re.compile(r"Unsupported interpolation type (?P<name>\S+)")
 LIST_FOR_BLOCK = "Cannot merge DictConfig with ListConfig"
+CIRCLE = "Recursive interpolation detected"
 MOST_NAMES = 24
 """Most configs that an answer lists."""
 
@@ -184,7 +185,8 @@ def unreadable_config(error: Exception) -> str:
     reader = _key_of(error) or ""
     # As a word: the letters of a short key are in every sentence.
     is_named = reader and re.search(rf"['` ]{re.escape(reader)}(?=['`.,:]|$)", first)
-    return f"{first}, in {reader}" if reader and not is_named else first
+    sentence = f"{first}, in {reader}" if reader and not is_named else first
+    return f"{sentence}; write a value there" if first.startswith(CIRCLE) else sentence
 
 
 def _of_hydras_keys(text: str) -> str:

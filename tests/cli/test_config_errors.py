@@ -93,6 +93,10 @@ WHOLE_FILES: dict[str, tuple[bytes, str]] = {
         b"defaults: [local/point_reach]\nhydra: no\n",
         "hydra must be a block of keys",
     ),
+    "a section with a letter too few": (
+        b"cluster: {}\nrunner: {}\nalgoritm: {}\nenv: {}\nrollout: {}\nactor: {}\n",
+        "the section algoritm is none of RLinf's, and algorithm is missing; write algorithm: ...",
+    ),
     "a host of nobody": (
         b"defaults: [local/point_reach, _self_]\nhost: lokal\n",
         "host=lokal chooses nothing: the only host that a config names is local",
@@ -107,7 +111,7 @@ WHOLE_FILES: dict[str, tuple[bytes, str]] = {
     ),
     "an interpolation of itself": (
         b"defaults: [local/point_reach]\na: ${b}\nb: ${a}\n",
-        "Recursive interpolation detected, in a",
+        "Recursive interpolation detected, in a; write a value there",
     ),
     "a resolver of a script": (
         b"defaults: [local/point_reach]\nx: {y: '${mine:3}'}\n",

@@ -55,7 +55,7 @@ SETTINGS = {
     "~env.eval.env_type": "env.eval.env_type is missing; set it to one of maniskill, libero,",
     "actor.model.obs_dim=40": "does not fit env_class=metaworld_task; use actor.model.obs_dim=39",
     "async.mode=FULL": "did you mean 'full'?",
-    "algorithm.adv_type=gea": "with adv_type gae or grpo",
+    "algorithm.adv_type=gea": "did you mean 'gae'?; rlinf-async makes PPO and GRPO asynchronous",
     "algorithm.loss_type=actor_critc": "loss_type actor_critic",
     "runner.max_epoch=3": "did you mean runner.max_epochs?",
     "runner.max_epochs=two": "runner.max_epochs='two' must be a whole number",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from rlinf_async.core.config_keys import lookup
+from rlinf_async.core.config_keys import lookup, misspelt
 from rlinf_async.extras import RLINF_REMEDY
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, PackagedHost, RayCluster, make_ready
@@ -49,6 +49,13 @@ class RLinfHost(PackagedHost):
 
     def serves(self, cfg: DictConfig) -> bool:
         return all(section in cfg for section in CONFIG_SECTIONS)
+
+    def recognised(self, cfg: DictConfig) -> str:
+        missing = [section for section in CONFIG_SECTIONS if section not in cfg]
+        near = misspelt(missing[0], [str(name) for name in cfg]) if len(missing) == 1 else None
+        if near is None:
+            return ""
+        return f"the section {near} is none of RLinf's, and {missing[0]} is missing; write {missing[0]}: ..."
 
     def ray_cluster(self, cfg: DictConfig) -> RayCluster:
         return "own" if lookup(cfg, "cluster.num_nodes") in (1, None) else "existing"

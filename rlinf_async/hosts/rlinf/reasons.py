@@ -11,7 +11,7 @@ from typing import Any
 
 from rlinf_async.config import LEVEL_NAMES, AsyncConfig, preset_levels
 from rlinf_async.config.checked import checked_config
-from rlinf_async.core.config_keys import lookup, shortened
+from rlinf_async.core.config_keys import did_you_mean, lookup, shortened
 from rlinf_async.core.sharding import nearest_multiple
 from rlinf_async.hosts.judge.reasons import Change, Reason, refuse, unknown_reason
 from rlinf_async.hosts.judge.table import Key
@@ -57,8 +57,11 @@ def other_algorithm_reasons(view: RLinfView) -> Iterator[Reason]:
         name, value = ("adv_type", advantage) if str(loss) in losses.ON_POLICY_LOSSES else ("loss_type", loss)
         algorithm, *scripts = losses.OTHER_ALGORITHMS.get(str(value), ["none of these"])
         served = f"RLinf's own {' or '.join(scripts)} trains with it: " if scripts else ""
+        shown = "null" if value is None else shortened(value)
+        known = losses.ADVANTAGE_TYPES if name == "adv_type" else losses.ON_POLICY_LOSSES
+        hint = "" if scripts or value is None else did_you_mean(value, known)
         yield Reason(
-            f"algorithm.{name}={shortened(value)} is {algorithm}; rlinf-async makes PPO and GRPO "
+            f"algorithm.{name}={shown} is {algorithm}{hint}; rlinf-async makes PPO and GRPO "
             f"asynchronous (loss_type {', '.join(losses.ON_POLICY_LOSSES)}, with adv_type "
             f"{' or '.join(losses.ADVANTAGE_TYPES)}), NFT ({losses.NFT_LOSS}) and on-policy distillation "
             f"({losses.DISTILLATION}); {served}use async.mode=off"
