@@ -66,7 +66,7 @@ def loaded(modules):
         (OF_ROLLOUT_WORKER, 72, 8_560),
         (OF_ACTOR, 89, 11_490),
         (OF_CHANNEL, 38, 4_690),
-        (OF_LOCAL_RUN, 113, 17_600),
+        (OF_LOCAL_RUN, 113, 17_650),
     ],
     ids=["env worker", "rollout worker", "actor", "request channel", "local run"],
 )
