@@ -18,7 +18,7 @@ from typing import Any
 
 from rlinf_async.extras import check_interpreter
 from rlinf_async.observe.files import PRIVATE_MODE
-from rlinf_async.ray_runtime.cluster.thread_room import short_of_threads
+from rlinf_async.ray_runtime.cluster.thread_room import short_of_files, short_of_threads
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 ANSWER_TIMEOUT_S = 3.0
@@ -77,7 +77,7 @@ def choose_cluster(*, own: bool, join: bool, environ: MutableMapping[str, str]) 
         environ[ADDRESS_VARIABLE] = environ.get(ADDRESS_VARIABLE) or "local"
     if own and environ.get(ADDRESS_VARIABLE) == "local" and (problem := misplaced_sockets(environ)):
         raise ValueError(f"{problem}; {SHORT_FOLDER_REMEDY}")
-    if own and is_chosen(environ) and (problem := short_of_threads()):
+    if own and is_chosen(environ) and (problem := short_of_files() or short_of_threads()):
         raise ValueError(problem)
     if problem := unanswered(environ):
         raise ValueError(f"{problem}; start that cluster, or use RAY_ADDRESS=local for one of the run's own")

@@ -1,5 +1,5 @@
-"""How many more threads this account, or this container, may start: `ulimit -u` and its like count each
-thread of each process, and Ray's processes have a hundred before the first worker starts.
+"""The limits of this account, or this container, that a run on Ray needs room below: open files, and threads.
+`ulimit -u` and its like count each thread of each process.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import psutil
 LEAST_THREADS = 250
 """On two cores the smallest runs have 303 (veRL) and 381 threads (RLinf) at once, on more cores more. With a
 limit of 200 the driver cannot start its own, and with 60 Ray does not come up, which takes two minutes."""
+TOO_FEW_FILES = 64
+"""With this limit of open files Ray's workers do not start; a run of eight environments works with 256."""
 GROUP_LIMIT, GROUP_THREADS = Path("/sys/fs/cgroup/pids.max"), Path("/sys/fs/cgroup/pids.current")
 
 
@@ -26,6 +28,16 @@ def short_of_threads() -> str | None:
                 f"starts more than {LEAST_THREADS}; {remedy}"
             )
     return None
+
+
+def short_of_files() -> str | None:
+    """Return the limit of open files that is too low for a run on Ray, with the remedy, or None."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY or limit > TOO_FEW_FILES:
+        return None
+    return (
+        f"ulimit -n allows {limit} open files, which are too few for a run on Ray; raise it: ulimit -n 4096"
+    )
 
 
 def _limits() -> Iterator[tuple[int, int, str, str]]:

@@ -21,7 +21,8 @@ def limits(monkeypatch, tmp_path):
     monkeypatch.setattr(thread_room, "_threads_of", lambda account: {1000: 40}[account])
 
     def put(account_limit=resource.RLIM_INFINITY, group_limit="max", account=1000):
-        monkeypatch.setattr(resource, "getrlimit", lambda _: (account_limit, resource.RLIM_INFINITY))
+        limit_of = {resource.RLIMIT_NPROC: account_limit}
+        monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit_of.get(kind, 20000), 20000))
         monkeypatch.setattr(os, "getuid", lambda: account)
         (tmp_path / "pids.max").write_text(f"{group_limit}\n")
         (tmp_path / "pids.current").write_text("7\n")
@@ -64,3 +65,12 @@ def test_a_run_without_room_for_its_threads_does_not_begin_and_one_that_joins_do
 def test_the_threads_of_an_account_are_counted():
     assert thread_room._threads_of(os.getuid()) >= 1
     assert thread_room._threads_of(4_000_000) == 0
+
+
+def test_a_run_with_too_few_open_files_does_not_begin(monkeypatch):
+    allowed = {resource.RLIMIT_NOFILE: (64, 64)}
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: allowed.get(kind, (resource.RLIM_INFINITY,) * 2))
+    with pytest.raises(ValueError, match=r"ulimit -n allows 64 open files.*raise it: ulimit -n 4096"):
+        choose_cluster(own=True, join=False, environ={})
+    allowed[resource.RLIMIT_NOFILE] = 256, 256
+    choose_cluster(own=True, join=False, environ={})
