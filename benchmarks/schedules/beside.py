@@ -32,6 +32,7 @@ def main(
     other: Annotated[Path, typer.Option(help="the other checkout")] = REPOSITORY_ROOT,
     scenario: Annotated[str, typer.Option(help="names of scenarios, with commas between them")] = "fast",
     repetitions: int = 3,
+    steps: Annotated[int, typer.Option(help="measured steps of a run; the bench's default if 0")] = 0,
     report: Annotated[bool, typer.Option(help="only print what is there")] = False,
 ) -> None:
     """Run the missing pairs, and print the table."""
@@ -40,8 +41,9 @@ def main(
         for name in scenario.split(","):
             pair = f"{name} #{repetition + 1}"
             if pair not in store.results:
-                store.add(pair, {"this": _run(REPOSITORY_ROOT, name), "other": _run(other, name)})
-                print(pair, json.dumps(store.results[pair]), flush=True)
+                found = {"this": _run(REPOSITORY_ROOT, name, steps), "other": _run(other, name, steps)}
+                store.add(pair, found)
+                print(pair, json.dumps(found), flush=True)
     print(
         markdown(
             ["scenario", "decisions", "CPU a decision", "share of its bound", "runs"], rows(store.results)
@@ -49,7 +51,7 @@ def main(
     )
 
 
-def _run(checkout: Path, scenario: str) -> dict[str, float]:
+def _run(checkout: Path, scenario: str, steps: int) -> dict[str, float]:
     """Return the measures of a run of `full` in `checkout`.
 
     Raises:
@@ -58,8 +60,9 @@ def _run(checkout: Path, scenario: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         log, rows_file = Path(folder) / "output.log", Path(folder) / "rows.json"
         what = ("--scenario", scenario, "--modes", "full", "--repetitions", "1", "--output", str(rows_file))
+        measured = ("--steps", str(steps)) if steps else ()
         status = run_command(
-            [str(checkout.resolve() / ".venv/bin/rlinf-async"), "bench", *what],
+            [str(checkout.resolve() / ".venv/bin/rlinf-async"), "bench", *what, *measured],
             log,
             directory=checkout,
             environment={**OWN_CLUSTER, "OMP_NUM_THREADS": "1"},

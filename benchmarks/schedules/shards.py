@@ -28,7 +28,7 @@ from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
 
 RESULTS_FILE = Path(__file__).with_name("shards.json")
-WARM_UP, STEPS = 3, 4
+WARM_UP, STEPS = 8, 4
 """Unmeasured steps, during which a run may change its number of shards, and measured steps."""
 AUTO, KEPT = "auto", "kept"
 KEPT_OVERRIDE = "++async.advanced.fit_shards=false"

@@ -26,11 +26,16 @@ and for training `prev_values` if the policy has values, [B, ...] each."""
 COMPARED_FIELDS = ("actions", "prev_values")
 ROUNDING_TOLERANCE, HALF_ROUNDING_TOLERANCE = 1e-3, 5e-2
 """Absolute and relative tolerances for the rounding of kernels at other batch sizes, in 32 and in 16 bits."""
+COMPARED_ELEMENTS = 2**16
+"""The most elements of a buffer that are compared: to copy and compare whole buffers takes seconds a GB."""
 NO_MEMORY = "policies have no memory here (docs/extending.md, a model)"
 
 
 class Buffers:
-    """The published buffers of a policy, with their content after its weights were loaded."""
+    """The published buffers of a policy, with their content after its weights were loaded.
+
+    Of a large buffer evenly spaced elements are compared: statistics of acting change nearly all elements.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
@@ -60,7 +65,8 @@ class Buffers:
         # Buffers in the state dict are published; others are caches, which no version overwrites.
         published = self._module.state_dict().keys()
         named = {name: buffer for name, buffer in self._module.named_buffers() if name in published}
-        return {name: buffer.detach().clone() if copy else buffer for name, buffer in named.items()}
+        some = {name: _some_elements(buffer.detach()) for name, buffer in named.items()}
+        return {name: each.clone() if copy else each for name, each in some.items()}
 
 
 class FirstLook:
@@ -148,6 +154,13 @@ def _has(one: Mapping[str, Any], other: Mapping[str, Any], name: str) -> bool:
 def _close(one: Mapping[str, Any], other: Mapping[str, Any], name: str, tolerance: float) -> bool:
     a, b = (torch.as_tensor(each[name]).detach().float().cpu() for each in (one, other))
     return a.shape == b.shape and torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def _some_elements(buffer: torch.Tensor) -> torch.Tensor:
+    """Return the buffer, or evenly spaced elements of it, [`COMPARED_ELEMENTS`] or fewer."""
+    if buffer.numel() <= COMPARED_ELEMENTS:
+        return buffer
+    return buffer.reshape(-1)[:: -(-buffer.numel() // COMPARED_ELEMENTS)]
 
 
 def _same(one: torch.Tensor, other: torch.Tensor | None) -> bool:

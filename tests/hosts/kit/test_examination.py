@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from rlinf_async.hosts.kit.answers import Answering
-from rlinf_async.hosts.kit.examination import Buffers, FirstLook, examine
+from rlinf_async.hosts.kit.examination import COMPARED_ELEMENTS, Buffers, FirstLook, examine
 
 SIZE = 5
 
@@ -238,4 +238,18 @@ def test_buffers_are_compared_with_what_was_written_last():
     buffers.check()
     policy.decide(torch.zeros(2, 3), "train")
     with pytest.raises(RuntimeError, match="seen_mean"):
+        buffers.check()
+
+
+def test_of_a_large_buffer_some_elements_are_kept_and_a_change_of_all_is_seen():
+    module = torch.nn.Module()
+    module.register_buffer("memory", torch.zeros(3, COMPARED_ELEMENTS + 1))
+    buffers = Buffers(module)
+    assert sum(each.numel() for each in buffers._written.values()) <= COMPARED_ELEMENTS
+    buffers.check()
+    module.memory += 1
+    with pytest.raises(RuntimeError, match="memory has changed"):
+        buffers.check()
+    module.memory = torch.ones(COMPARED_ELEMENTS + 1)
+    with pytest.raises(RuntimeError, match="memory has changed"):
         buffers.check()
