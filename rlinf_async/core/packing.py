@@ -10,8 +10,8 @@ Passes follow from counts of live rows. Sharded models need equally many passes 
 exchange `Packing.full` and `Packing.needed` before they take passes. While a step is not complete, each rank
 takes as many passes as the rank with the fewest live rows can fill, and at its end as many as the rank with
 the most needs, at least one: gradients are summed over ranks in the last pass. In all, no rank makes more
-passes than the rank with the most live rows would need alone, but for an empty last pass if all live rows
-have had theirs before the last micro-batch, which has none.
+passes than the rank with the most live rows would need alone. One empty pass is added if every live row has
+been in a pass before the last micro-batch, and that micro-batch has no live row.
 
 A gradient is a mean over ranks, so that any rank can compute a row of an optimizer step. At the end of a step
 the ranks may even out their live rows (`evening`): a rank gives rows away (`give`), and the rank that takes
@@ -146,7 +146,9 @@ class Packing:
     @property
     def full(self) -> int:
         """Passes that can be filled before the step is complete."""
-        return self.live // self._size if self._mixes else self._live_parts()
+        # Without mixing, RLinf adds an entropy bonus to each pass, which an empty last pass must not have: so
+        # a pass is kept for the end.
+        return self.live // self._size if self._mixes else max(0, self._live_parts() - 1)
 
     @property
     def needed(self) -> int:

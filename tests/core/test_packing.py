@@ -139,9 +139,8 @@ def test_rows_of_two_micro_batches_share_no_pass_where_they_are_not_to_mix():
     assert parts_of(packed(step[:1], size=2, mixes=False, passes=3)) == [[(0, [0])], [], []]
 
 
-@pytest.mark.parametrize("mixes", [True, False])
-def test_a_pass_that_is_full_does_not_wait_for_the_next_micro_batch(mixes):
-    packing = Packing(size=2, mixes=mixes)
+def test_a_pass_that_is_full_does_not_wait_for_the_next_micro_batch():
+    packing = Packing(size=2)
     packing.add(torch.tensor([True, True]))
     assert packing.full == 1
     packing.take(1)
@@ -150,6 +149,14 @@ def test_a_pass_that_is_full_does_not_wait_for_the_next_micro_batch(mixes):
     assert (packing.full, packing.needed) == (0, 1)
     assert parts_of(packing.take(1)) == [[(1, [])]]
     packing.finish()
+
+
+def test_without_mixing_a_pass_is_kept_for_the_end_of_the_step():
+    packing = Packing(size=2, mixes=False)
+    packing.add(torch.tensor([True, False]))
+    assert packing.full == 0
+    packing.add(torch.tensor([True, True]))
+    assert packing.full == 1
 
 
 def test_rows_that_no_pass_has_had_are_noticed():

@@ -71,3 +71,21 @@ def test_the_optimizer_steps_where_no_sample_has_a_gradient():
     # Gradients of 0, and not none: Adam goes on by what it remembers.
     assert [float(one.norm()) for one in found] == [0.0]
     assert (sizes[True], metrics["async/skipped/samples"]) == ([1], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("live", "expected"), [([True, False], [ENVS]), ([False, True], [ENVS]), ([False, False], [1])]
+)
+def test_an_empty_last_pass_counts_only_if_the_step_has_no_live_sample(monkeypatch, live, expected):
+    learner = learner_of(settings_of({"mode": "full"}, micro_batch_size=ENVS), opinionated(1)).training
+    made = []
+    monkeypatch.setattr(learner, "_accumulate", lambda samples: made.append(len(samples["valid"])))
+    monkeypatch.setattr(learner, "_step", lambda: None)
+    learner.begin(0)
+    for _ in range(2):
+        made.clear()
+        for number, is_live in enumerate(live):
+            flags = torch.full((ENVS, 1), is_live)
+            samples = {"advantages": torch.ones(ENVS, 1), "valid": flags, "counted": flags}
+            learner.train_micro_batch(samples, steps=number == 1)
+        assert made == expected

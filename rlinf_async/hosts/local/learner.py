@@ -93,6 +93,8 @@ class LocalTraining:
             size = settings.run.micro_batch_size
             # `most=int`: there is no other rank with more passes.
             self._passes = LivePasses(settings.run.left_out, size=size, streams=True, most=int)
+        self._step_has_live = False
+        """True if a pass of the present optimizer step had a live sample."""
 
     @property
     def scored(self) -> Scored:
@@ -186,10 +188,12 @@ class LocalTraining:
             return
         advantages = leaf(samples, "advantages")
         self._passes.add(samples, self._passes.live(leaf(samples, "valid"), advantages))
-        for _, packed, _ in self._passes.due(is_last=steps):
-            # If no sample is live, the pass has one without a gradient, so that the optimizer steps with
-            # zeros.
-            self._accumulate(packed)  # type: ignore[arg-type]
+        for one, packed, _ in self._passes.due(is_last=steps):
+            # The sample of an empty pass must not count. In a step without a live sample it has no gradient,
+            # and its pass gives the optimizer zeros.
+            if one.size or not self._step_has_live:
+                self._accumulate(packed)  # type: ignore[arg-type]
+            self._step_has_live = (self._step_has_live or bool(one.size)) and not steps
 
     def train_whole(self, rollout: Tree) -> None:
         """Do nothing: micro-batches do all training."""

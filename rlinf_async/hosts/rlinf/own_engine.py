@@ -103,7 +103,9 @@ class Arrived:
 
 def overrides(cls: type, stock: type, method: str) -> bool:
     """Return True if `cls` has a `method` other than that of RLinf's class `stock`, which may have none."""
-    return getattr(cls, method, None) is not getattr(stock, method, None)
+    # Unwrapped: Ray wraps all methods of an actor's class, the inherited ones too, and RLinf some.
+    own, theirs = (getattr(each, method, None) for each in (cls, stock))
+    return (own and inspect.unwrap(own)) is not (theirs and inspect.unwrap(theirs))
 
 
 def sync(worker: Any, tensors: Tensors, version: int) -> None:

@@ -5,9 +5,11 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from ray.util.tracing.tracing_helper import _inject_tracing_into_class
 from rlinf.workers.rollout.hf.async_huggingface_worker import AsyncMultiStepRolloutWorker
 from rlinf.workers.rollout.hf.huggingface_worker import MultiStepRolloutWorker
 
+from rlinf_async.hosts.rlinf.own_engine import overrides
 from rlinf_async.hosts.rlinf.replacements import replacement
 from tests.hosts.rlinf import workers
 from tests.hosts.rlinf.own_engines import OwnEngineWorker
@@ -26,6 +28,24 @@ from tests.hosts.rlinf.workers import (
 def process():
     with in_one_process():
         yield
+
+
+@pytest.mark.parametrize("method", ["sync_model_from_actor", "get_bootstrap_values", "set_global_step"])
+def test_a_class_of_an_actor_overrides_what_its_own_class_does_and_not_what_ray_wraps(method):
+    class Plain(MultiStepRolloutWorker):
+        pass
+
+    class Own(MultiStepRolloutWorker):
+        async def sync_model_from_actor(self): ...
+        def get_bootstrap_values(self): ...
+        def set_global_step(self): ...
+
+    for cls in (Plain, Own):
+        _inject_tracing_into_class(cls)  # as in the process of every actor
+    stock = getattr(MultiStepRolloutWorker, method, None)
+    assert getattr(Plain, method, None) is not stock or stock is None
+    assert not overrides(Plain, MultiStepRolloutWorker, method)
+    assert overrides(Own, MultiStepRolloutWorker, method)
 
 
 class Engine(Reckoner):
