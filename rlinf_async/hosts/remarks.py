@@ -36,9 +36,9 @@ def remarks(settings: RunSettings, *, auto_reset: bool, has_values: bool = True)
         yield (
             f"an env worker's Python takes some {USUAL_WORK_S * 1000:.0f} ms for a decision of a shard, so "
             f"that {shards} shards keep up with decisions that take {shards * USUAL_WORK_S:.2g} s or longer; "
-            "the first step measures both, and with shorter decisions the run goes on with "
-            f"{in_words(sorted(settings.shard_choices, reverse=True))} shards and simulators built anew "
-            "(async.advanced.fit_shards)"
+            "the first steps measure both, and with shorter decisions the run goes on, after at most two "
+            f"changes, with {in_words(sorted(settings.shard_choices, reverse=True))} shards and simulators "
+            "built anew (async.advanced.fit_shards)"
         )
     elif asynchrony.advanced.fit_shards is True:
         yield (

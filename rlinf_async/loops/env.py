@@ -177,7 +177,6 @@ class _ShardLoop:
             record.append(output, answer)
             with self.spans.span("step", shard=self.shard, number=request.number):
                 output = await env.step(answer)
-            self.restarts.stepped()
             # Made before `finish`, which prepares the next rollout and may overwrite `output`.
             request = _request(self.shard, env, output, lap=lap)
         await env.finish()
@@ -207,7 +206,6 @@ async def evaluate_shard(
                     if request is None:
                         break
                     output = await env.step(await _ask(request, policy, spans))
-                    restarts.stepped()
             await env.finish()
         except ShardFailure as failure:
             await restarts.restart(env, failure, loss="a rollout of the evaluation")

@@ -22,16 +22,12 @@ from rlinf_async.observe.spans import UNRECORDED, Process, SpanLog
 if TYPE_CHECKING:
     from rlinf_async.loops.ports import ShardEnv
 
-MAX_VAIN_RESTARTS = 5
-"""Restarts in a row without a step in between, after which a shard gives up: with their waits, 15 seconds."""
-
 
 class ShardRestarts:
     """The restarts of one shard's environments.
 
     Only one restart is allowed before the first rollout is handed over: environments that have never worked
-    are a mistake of the set-up, not an accident. Environments that fail without a step after each of
-    `MAX_VAIN_RESTARTS` in a row are given up as well: another restart would not mend them.
+    are a mistake of the set-up, not an accident.
     """
 
     def __init__(
@@ -56,14 +52,9 @@ class ShardRestarts:
         self._has_worked = worked
         self._budget = self._budget_of(survive.env_restarts if worked else min(1, survive.env_restarts))
         self._failures: list[tuple[float, ShardFailure]] = []
-        self._vain_restarts, self._has_stepped = 0, True
 
     def _budget_of(self, most: int) -> RestartBudget:
         return RestartBudget(most, self._window_s)
-
-    def stepped(self) -> None:
-        """The environments have made a step."""
-        self._has_stepped = True
 
     def worked(self) -> None:
         """A rollout was completed."""
@@ -75,8 +66,8 @@ class ShardRestarts:
         """Rebuild `env` after `failure`, and again if rebuilding fails; `loss` names the lost rollout.
 
         Raises:
-            EnvironmentsFailed: the environments have failed too often; the message has the count, and the
-                first error, or the last if no step was made.
+            EnvironmentsFailed: the environments have failed too often; the message has the first error and
+                the count.
         """
         loop = asyncio.get_running_loop()
         with self._spans.span("restart", shard=self._shard, error=failure.kind):
@@ -107,28 +98,23 @@ class ShardRestarts:
         ]
         # Before `take`: the error that ends the run counts this failure, too.
         self._failures.append((now, failure))
-        self._vain_restarts = 0 if self._has_stepped else self._vain_restarts + 1
-        self._has_stepped = False
-        return None if self._vain_restarts >= MAX_VAIN_RESTARTS else self._budget.take(now)
+        return self._budget.take(now)
 
     def _give_up(self) -> NoReturn:
-        error, times = self._failures[0][1].error, len(self._failures)
+        first, times = self._failures[0][1].error, len(self._failures)
         if self._survive.env_restarts == 0:
             why = ", and async.survive.env_restarts=0 allows no rebuild"
         elif not self._has_worked:
             why = f" {times} times before they had completed one rollout; the first time"
-        elif self._vain_restarts >= MAX_VAIN_RESTARTS:
-            error = self._failures[-1][1].error
-            why = f" after each of {self._vain_restarts} restarts in a row, without one step; the last time"
         else:
             why = (
                 f" {times} times within {self._window_s:g} s, more than async.survive.env_restarts="
                 f"{self._survive.env_restarts} allows; the first time"
             )
         raise EnvironmentsFailed(
-            f"the environments of shard {self._shard} have failed{why}: {in_words(error)}",
-            kind=kind_of(error),
-        ) from error
+            f"the environments of shard {self._shard} have failed{why}: {in_words(first)}",
+            kind=kind_of(first),
+        ) from first
 
     def _note(self, failure: ShardFailure, action: str, loss: str, seconds: float | None = None) -> None:
         fault = fault_of(failure, self._process, self._shard, action)

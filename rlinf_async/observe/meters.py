@@ -86,10 +86,10 @@ class Spread:
         return self.total / self.count if self.count else 0.0
 
     def mean_since(self, earlier: Spread) -> float:
-        """Return the mean of the numbers after those of `earlier`; that of all if `earlier` has as many, as
-        after the death of a process that held some."""
-        count = self.count - earlier.count
-        return (self.total - earlier.total) / count if count > 0 else self.mean
+        """Return the mean of the numbers after those of `earlier`, none below 0; that of all if some of
+        `earlier` are missing here, as after the death of a process that held them."""
+        count, total = self.count - earlier.count, self.total - earlier.total
+        return total / count if count > 0 and total >= 0 else self.mean
 
     def as_dict(self) -> dict[str, float]:
         """Return `{min, mean, max}`; empty without numbers."""

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rlinf_async.config import SurviveConfig
-from rlinf_async.core.failures import EnvironmentsFailed, ShardFailure
+from rlinf_async.core.failures import ShardFailure
 from rlinf_async.loops.env import evaluate_shard
 from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.observe.faults import record_nothing
@@ -126,67 +126,6 @@ async def test_environments_that_have_worked_have_the_whole_budget():
         await fails(restarts, "another")
     with pytest.raises(RuntimeError, match="5 times within 600 s"):
         await fails(restarts, "one more")
-
-
-@pytest.mark.parametrize("builds", [True, False], ids=["builds", "does not build"])
-async def test_environments_that_fail_alike_after_every_restart_end_the_run_soon(builds):
-    records, env = [], Env(fails=0 if builds else 100)
-    restarts = restarts_of(records)
-
-    async def fail_often():
-        for _ in range(10):
-            await restarts.restart(env, failure(), loss="a rollout")
-
-    with pytest.raises(
-        EnvironmentsFailed,
-        match=r"shard 3 have failed after each of 5 restarts in a row, without one step; the last time: Key",
-    ):
-        await fail_often()
-    assert len(env.built) == 5
-    assert now() < 30
-    assert [record.action for record in records][-1] == "the run ends"
-
-
-async def test_environments_that_step_between_their_failures_have_the_whole_budget():
-    env, restarts = Env(), restarts_of()
-    for _ in range(10):
-        await restarts.restart(env, failure(), loss="a rollout")
-        restarts.stepped()
-    assert len(env.built) == 10
-    with pytest.raises(EnvironmentsFailed, match="failed 11 times within 600 s"):
-        await fails(restarts, "one more")
-
-
-@pytest.mark.parametrize("steps", [False, True])
-def test_a_shard_tells_a_failing_step_from_a_failure_after_steps(steps):
-    """By the loop that trains and by the one that evaluates."""
-
-    class Failing(Story):
-        tries = 0
-
-        async def step(self, answer):
-            self.tries += 1
-            if not steps or self.tries % 2 == 0:
-                raise failure("stuck")
-            return await super().step(answer)
-
-        async def restart(self):
-            pass
-
-    said = "10 allows" if steps else "after each of 5 restarts in a row"
-
-    def trains(story):
-        collect(story, restarts=restarts_of())
-
-    def evaluates(story):
-        run(evaluate_shard(shard=7, env=story, policy=story, rollouts=1, restarts=restarts_of()))
-
-    for loop in (trains, evaluates):
-        story = Failing([ticket(batch=1)] * 100)
-        with pytest.raises((EnvironmentsFailed, ExceptionGroup)) as raised:
-            loop(story)
-        assert said in str(raised.value)
-        assert story.tries == (22 if steps else 6)
 
 
 def test_without_a_budget_the_first_error_ends_the_run():

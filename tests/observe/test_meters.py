@@ -129,4 +129,5 @@ def test_the_mean_since_an_earlier_spread_counts_later_numbers_alone():
     assert now.mean_since(earlier) == 6.0
     # As after the death of a process that held some.
     assert Spread(1.0, 3.0).mean_since(now) == 3.0
+    assert Spread(4.0, 2.0).mean_since(now) == 0.5
     assert Spread().mean_since(Spread()) == 0.0

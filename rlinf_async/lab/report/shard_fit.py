@@ -26,7 +26,7 @@ def remark(subject: Subject) -> str:
     # A decision of a joined shard is one of each of its members, so that as many are made in each round.
     was = changes[-1].decision_s / decision_s
     took = f"a decision of a shard took {decision_s * 1000:.0f} ms from then on, with its waits"
-    return f"{words} After the last change it was {was:.2f} times: {took}."
+    return f"{words} After the last change env workers made {was:.2f} times the decisions: {took}."
 
 
 def _fit(plain: object) -> ShardFit | None:

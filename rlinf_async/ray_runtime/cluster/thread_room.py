@@ -1,5 +1,5 @@
-"""The limits of this account, or this container, that a run on Ray needs room below: open files, and threads.
-`ulimit -u` and its like count each thread of each process.
+"""Limits on open files and threads that can be too low for a run on Ray. `ulimit -u` and its like count each
+thread of each process.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ LEAST_THREADS = 250
 limit of 200 the driver cannot start its own, and with 60 Ray does not come up, which takes two minutes."""
 TOO_FEW_FILES = 64
 """With this limit of open files Ray's workers do not start; a run of eight environments works with 256."""
+ENOUGH_FILES = 4096
 GROUP_LIMIT, GROUP_THREADS = Path("/sys/fs/cgroup/pids.max"), Path("/sys/fs/cgroup/pids.current")
 
 
@@ -32,19 +33,23 @@ def short_of_threads() -> str | None:
 
 def short_of_files() -> str | None:
     """Return the limit of open files that is too low for a run on Ray, with the remedy, or None."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The soft limit, though Ray's driver raises its own: the template of workers may have begun before.
+    limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY or limit > TOO_FEW_FILES:
         return None
-    return (
-        f"ulimit -n allows {limit} open files, which are too few for a run on Ray; raise it: ulimit -n 4096"
-    )
+    may = hard == resource.RLIM_INFINITY or hard >= ENOUGH_FILES
+    ways = "raise it: ulimit -n" if may else "have it raised in /etc/security/limits.conf:"
+    return f"ulimit -n allows {limit} open files, which are too few for a run on Ray; {ways} {ENOUGH_FILES}"
 
 
 def _limits() -> Iterator[tuple[int, int, str, str]]:
     """Yield each limit with the number of threads that count, its name, and what raises it."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    limit, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     if limit != resource.RLIM_INFINITY and os.getuid() != 0:  # the system lets root go beyond it
-        yield limit, _threads_of(os.getuid()), "ulimit -u", f"raise it: ulimit -u {limit + 4 * LEAST_THREADS}"
+        wanted = limit + 4 * LEAST_THREADS
+        may = hard == resource.RLIM_INFINITY or wanted <= hard
+        ways = "raise it: ulimit -u" if may else "have it raised in /etc/security/limits.conf:"
+        yield limit, _threads_of(os.getuid()), "ulimit -u", f"{ways} {wanted}"
     if GROUP_LIMIT.is_file() and (text := GROUP_LIMIT.read_text().strip()).isdecimal():
         used = int(GROUP_THREADS.read_text())
         yield int(text), used, "the container", f"start it with --pids-limit={int(text) + 4 * LEAST_THREADS}"

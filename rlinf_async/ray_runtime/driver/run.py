@@ -85,7 +85,7 @@ class AsyncRun:
             run_dir=run_dir,
             say=say,
         )
-        self._fitting = ShardFitting(self.fleet, settings, self._records, say=say)
+        self._fitting = ShardFitting(self.fleet, settings, self._records, total=self.total, say=say)
         self._endings = EndingInOrder(
             self.fleet, parts, state=self._log.state, display=self.display, told=self._gpu_shares.told
         )
@@ -230,7 +230,10 @@ class AsyncRun:
         """Begin the env loops again if the number of shards changes here."""
         if not self._learning:  # the run ends
             return
-        undisturbed = partial(self._revivals.none_of, "env")
+
+        def undisturbed() -> bool:
+            return self._revivals.none_of("env") and self._revivals.none_of("inference")
+
         if settings := self._fitting.after(self.step, env_loops=self._env_loops, undisturbed=undisturbed):
             self.settings = settings
             self._records.change_facts(title=title_of(settings))

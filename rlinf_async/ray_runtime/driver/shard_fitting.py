@@ -28,14 +28,18 @@ from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker
 
 MOST_CHANGES = 2
 """Simulators are built anew for each change."""
+LEAST_STEPS_LEFT = 4
+"""Near its end a run keeps its simulators: the batches of these steps have begun, or few come after them."""
 
 
 class ShardFitting:
     """Decides after the first step of a run, and says when the env loops begin again."""
 
     def __init__(
-        self, fleet: Fleet, settings: RunSettings, records: RunDir, *, say: Callable[[str], None]
+        self, fleet: Fleet, settings: RunSettings, records: RunDir, *, total: int, say: Callable[[str], None]
     ) -> None:
+        """`total` is the number of the run's last step."""
+        self._total = total
         self._fleet, self._settings, self._records, self._say = fleet, settings, records, say
         self._changes_left = MOST_CHANGES if settings.shard_choices else 0
         self._next_fit = 0
@@ -55,8 +59,11 @@ class ShardFitting:
         Args:
             step: the number of trained steps; the next batch is being trained.
             env_loops: the calls of the present loops.
-            undisturbed: returns True if no env worker has been started again.
+            undisturbed: returns True if no process whose times are measured has been started again or given
+                up.
         """
+        if self._total - step < LEAST_STEPS_LEFT:
+            self._changes_left = 0
         if self._changes_left and self._chosen is None and step >= self._next_fit:
             self._decide(undisturbed)
         if self._chosen is None or step < self._begins_with - 1:
@@ -66,12 +73,16 @@ class ShardFitting:
         if not undisturbed():
             chosen, self._changes_left = self._settings, 0
             self._records.change_facts(shard_fits=self._fits[:-1])
-            self._say("the number of shards is kept, as an env worker was started again meanwhile")
+            self._say("the number of shards is kept, as a process of the run was started again meanwhile")
         self._fleet.run("coordinator", Coordinator.go_on, chosen.common())
         if chosen is not self._settings:
             self._records.change_facts(**chosen.facts(), shards_since=time.monotonic())
             self._settings, self._next_fit = chosen, self._begins_with + 1
-            self._answers_before = self._answers()
+            if not chosen.shard_choices:
+                self._changes_left = 0
+            before = self._answers()
+            self._changes_left = 0 if before is None else self._changes_left
+            self._answers_before = before or self._answers_before
         return chosen
 
     def _decide(self, undisturbed: Callable[[], bool]) -> None:
@@ -90,13 +101,16 @@ class ShardFitting:
 
     def _fit(self) -> ShardFit | None:
         times = self._fleet.run_on_living("env", ShardWorker.shard_times)
-        if None in times:
+        answers = self._answers()
+        if None in times or answers is None:
             return None
-        spreads = zip(self._answers(), self._answers_before, strict=True)
+        spreads = zip(answers, self._answers_before, strict=True)
         answer_s = sum(now.mean_since(before) for now, before in spreads)
         return fit_shards(times, answer_s=answer_s, choices=self._settings.shard_choices)
 
-    def _answers(self) -> tuple[Spread, Spread]:
-        """The seconds that requests have waited to be taken, and those of forward passes, up to now."""
+    def _answers(self) -> tuple[Spread, Spread] | None:
+        """The seconds that requests have waited to be taken, and those of forward passes, up to now; None if
+        a process is dead."""
         waits = self._fleet.run_on_living("requests", RequestChannel.waited)
-        return merged(waits), merged(self._fleet.run_on_living("inference", InferenceWorker.passes))
+        passes = self._fleet.run_on_living("inference", InferenceWorker.passes)
+        return None if None in [*waits, *passes] else (merged(waits), merged(passes))

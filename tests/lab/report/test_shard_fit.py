@@ -31,7 +31,10 @@ def test_the_decisions_that_were_expected_stand_beside_those_that_were_made(tmp_
     assert "2 shards per env worker follow the 8" in words
     assert "1.60 times the decisions are expected" in words
     # Steps of 4 and 2 s since then, and answers of 2 and 18 s.
-    assert "After the last change it was 0.77 times: a decision of a shard took 13000 ms" in words
+    assert (
+        "After the last change env workers made 0.77 times the decisions: a decision of a shard took 13000 ms"
+        in words
+    )
 
 
 def test_a_run_that_has_kept_its_number_says_why(tmp_path):
@@ -45,11 +48,11 @@ def test_each_change_is_said_and_the_last_one_is_compared_with_what_was_made(tmp
     words = said(read(tmp_path, shard_fits=[FIT, second], shards_since=10.0))
     assert "2 shards per env worker follow the 8" in words
     assert "then, 1 shards per env worker follow the 2" in words
-    assert "After the last change it was 2.00 times" in words
+    assert "After the last change env workers made 2.00 times the decisions" in words
     kept = {**FIT, "before": 2, "shards": 2, "rates": {"2": 1.0}}
     words = said(read(tmp_path / "kept", shard_fits=[FIT, kept], shards_since=10.0))
     assert "2 shards per env worker are kept" in words
-    assert "After the last change it was 0.77 times" in words
+    assert "After the last change env workers made 0.77 times the decisions" in words
 
 
 def test_spans_of_shards_before_the_change_are_left_out(tmp_path):

@@ -20,9 +20,9 @@ def limits(monkeypatch, tmp_path):
     monkeypatch.setattr(thread_room, "GROUP_THREADS", tmp_path / "pids.current")
     monkeypatch.setattr(thread_room, "_threads_of", lambda account: {1000: 40}[account])
 
-    def put(account_limit=resource.RLIM_INFINITY, group_limit="max", account=1000):
+    def put(account_limit=resource.RLIM_INFINITY, group_limit="max", account=1000, hard=20000):
         limit_of = {resource.RLIMIT_NPROC: account_limit}
-        monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit_of.get(kind, 20000), 20000))
+        monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit_of.get(kind, 20000), hard))
         monkeypatch.setattr(os, "getuid", lambda: account)
         (tmp_path / "pids.max").write_text(f"{group_limit}\n")
         (tmp_path / "pids.current").write_text("7\n")
@@ -37,6 +37,8 @@ def test_the_limit_of_an_account_is_named_with_the_threads_in_use_and_root_has_n
     assert f"raise it: ulimit -u {39 + 5 * LEAST_THREADS}" in said
     limits(account_limit=40 + LEAST_THREADS)
     assert short_of_threads() is None
+    limits(account_limit=39 + LEAST_THREADS, hard=39 + LEAST_THREADS)
+    assert f"have it raised in /etc/security/limits.conf: {39 + 5 * LEAST_THREADS}" in str(short_of_threads())
     limits(account_limit=1, account=0)
     assert short_of_threads() is None
 
@@ -67,10 +69,11 @@ def test_the_threads_of_an_account_are_counted():
     assert thread_room._threads_of(4_000_000) == 0
 
 
-def test_a_run_with_too_few_open_files_does_not_begin(monkeypatch):
-    allowed = {resource.RLIMIT_NOFILE: (64, 64)}
+@pytest.mark.parametrize(("hard", "way"), [(20000, "raise it: ulimit -n"), (64, "have it raised in /etc/")])
+def test_a_run_with_too_few_open_files_does_not_begin(monkeypatch, hard, way):
+    allowed = {resource.RLIMIT_NOFILE: (64, hard)}
     monkeypatch.setattr(resource, "getrlimit", lambda kind: allowed.get(kind, (resource.RLIM_INFINITY,) * 2))
-    with pytest.raises(ValueError, match=r"ulimit -n allows 64 open files.*raise it: ulimit -n 4096"):
+    with pytest.raises(ValueError, match=f"ulimit -n allows 64 open files.*{way}.* 4096"):
         choose_cluster(own=True, join=False, environ={})
-    allowed[resource.RLIMIT_NOFILE] = 256, 256
+    allowed[resource.RLIMIT_NOFILE] = 256, max(256, hard)
     choose_cluster(own=True, join=False, environ={})

@@ -10,7 +10,7 @@ from rlinf_async.core.shard_times import ShardTimes
 from rlinf_async.observe.meters import Spread
 from rlinf_async.observe.reading.run_reader import RunReader
 from rlinf_async.observe.run_dir import RunDir
-from rlinf_async.ray_runtime.driver.shard_fitting import ShardFitting
+from rlinf_async.ray_runtime.driver.shard_fitting import LEAST_STEPS_LEFT, ShardFitting
 from tests.making import plan, run_settings
 
 CROWDED_S, LONG_S = 0.03, 2.0
@@ -32,7 +32,11 @@ class Fleet:
         """The batches that have begun when the gate pauses."""
 
     def run_on_living(self, group, method):
-        answers = {"env": [self.times], "inference": [replace(self.passes)], "requests": [Spread()]}
+        answers = {
+            "env": [self.times],
+            "inference": [self.passes and replace(self.passes)],
+            "requests": [Spread()],
+        }
         return answers[group]
 
     def run(self, group, method, *arguments):
@@ -43,14 +47,17 @@ class Fleet:
         self.calls.append(("wait", *loops))
 
 
-def fitting(tmp_path, step_s=CROWDED_S, choices=(2, 4, 8)):
+def fitting(tmp_path, step_s=CROWDED_S, choices=(2, 4, 8), total=100):
     settings = run_settings(plan=plan(total_envs=16, shards_per_worker=16), shard_choices=choices)
     records = RunDir(tmp_path)
     records.begin(settings.facts(), title="a run", versions={})
     said: list[str] = []
     fleet = Fleet(step_s)
     return SimpleNamespace(
-        fleet=fleet, said=said, records=records, of=ShardFitting(fleet, settings, records, say=said.append)
+        fleet=fleet,
+        said=said,
+        records=records,
+        of=ShardFitting(fleet, settings, records, total=total, say=said.append),
     )
 
 
@@ -130,6 +137,28 @@ def test_long_decisions_leave_the_gate_alone(tmp_path):
     assert one.fleet.calls == []
     assert "16 shards per env worker are kept" in one.said[0]
     assert RunReader(one.records.path).facts()["plan"]["shards_per_worker"] == 16
+
+
+def test_a_run_near_its_end_keeps_its_shards(tmp_path):
+    one = fitting(tmp_path, total=LEAST_STEPS_LEFT)
+    assert [after(one, step) for step in range(1, LEAST_STEPS_LEFT)] == [None] * (LEAST_STEPS_LEFT - 1)
+    assert (one.fleet.calls, one.said) == ([], [])
+
+
+def test_a_dead_inference_rank_leaves_the_number_of_shards_alone(tmp_path):
+    one = fitting(tmp_path)
+    one.fleet.passes = None
+    assert [after(one, step) for step in (1, 2)] == [None, None]
+    assert (one.fleet.calls, one.said) == ([], [])
+
+
+def test_shards_without_a_smaller_number_are_not_measured_again(tmp_path):
+    one = fitting(tmp_path, choices=(8,))
+    after(one, 1)
+    assert after(one, 2).shard_choices == ()
+    one.fleet.times, said = times(0.0, 8), len(one.said)
+    assert [after(one, step) for step in range(3, 8)] == [None] * 5
+    assert len(one.said) == said
 
 
 def test_a_run_without_a_choice_asks_nobody(tmp_path):
