@@ -10,7 +10,6 @@ measures itself. A pair of runs that is in `beside.json` is not repeated.
 from __future__ import annotations
 
 import json
-import statistics
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.result_store import ResultStore
+from benchmarks.schedules.shards import in_words
 from rlinf_async.lab.process import OWN_CLUSTER, run_command, tail
 from rlinf_async.lab.table import markdown
 
@@ -82,15 +82,13 @@ def rows(results: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
         pairs = [pair for name, pair in results.items() if name.split()[0] == scenario]
         yield [
             f"`{scenario}`",
-            *(_spread([pair["this"][name] / pair["other"][name] for pair in pairs]) for name in MEASURES[:2]),
-            _spread([pair["this"]["own_efficiency"] for pair in pairs]),
+            *(
+                in_words([pair["this"][name] / pair["other"][name] for pair in pairs])
+                for name in MEASURES[:2]
+            ),
+            in_words([pair["this"]["own_efficiency"] for pair in pairs]),
             str(len(pairs)),
         ]
-
-
-def _spread(values: list[float]) -> str:
-    middle = f"{statistics.median(values):.2f}"
-    return middle if len(values) == 1 else f"{middle} [{min(values):.2f}, {max(values):.2f}]"
 
 
 if __name__ == "__main__":

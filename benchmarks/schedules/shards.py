@@ -127,14 +127,15 @@ def rows(results: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:
             shards,
             ", ".join(map(str, ends)),
             *(
-                _ratio([one[name] / kept[name] for one, kept in found])
+                in_words([one[name] / kept[name] for one, kept in found])
                 for name in ("fresh_steps_per_s", "cpu_ms")
             ),
             str(len(found)),
         ]
 
 
-def _ratio(values: list[float]) -> str:
+def in_words(values: list[float]) -> str:
+    """Return the median, with the least and the most of several values."""
     middle = f"{statistics.median(values):.2f}"
     return middle if len(values) == 1 else f"{middle} [{min(values):.2f}, {max(values):.2f}]"
 

@@ -41,12 +41,13 @@ class ShardFitting:
         """`total` is the number of the run's last step."""
         self._total = total
         self._fleet, self._settings, self._records, self._say = fleet, settings, records, say
-        self._changes_left = MOST_CHANGES if settings.shard_choices else 0
+        self._open = bool(settings.shard_choices)
+        """True while the number of shards may change."""
         self._next_fit = 0
         """The number of trained steps after which the shards have played a rollout."""
         self._fits: list[dict[str, Any]] = []
-        self._answers_before = (Spread(), Spread())
-        """Waits and passes before the present shards."""
+        self._answers_before: tuple[Spread, Spread] | None = (Spread(), Spread())
+        """Waits and passes before the present shards; see `_answers`."""
         self._chosen: RunSettings | None = None
         self._begins_with = 0
         """The first batch of the chosen shards."""
@@ -63,48 +64,43 @@ class ShardFitting:
                 up.
         """
         if self._total - step < LEAST_STEPS_LEFT:
-            self._changes_left = 0
-        if self._changes_left and self._chosen is None and step >= self._next_fit:
+            self._open = False
+        if self._open and self._chosen is None and step >= self._next_fit:
             self._decide(undisturbed)
         if self._chosen is None or step < self._begins_with - 1:
             return None
         chosen, self._chosen = self._chosen, None
         self._fleet.wait(env_loops, "the env shards to end before they are joined")
         if not undisturbed():
-            chosen, self._changes_left = self._settings, 0
+            chosen, self._open = self._settings, False
             self._records.change_facts(shard_fits=self._fits[:-1])
             self._say("the number of shards is kept, as a process of the run was started again meanwhile")
         self._fleet.run("coordinator", Coordinator.go_on, chosen.common())
         if chosen is not self._settings:
             self._records.change_facts(**chosen.facts(), shards_since=time.monotonic())
             self._settings, self._next_fit = chosen, self._begins_with + 1
-            if not chosen.shard_choices:
-                self._changes_left = 0
-            before = self._answers()
-            self._changes_left = 0 if before is None else self._changes_left
-            self._answers_before = before or self._answers_before
+            self._open = bool(chosen.shard_choices) and len(self._fits) < MOST_CHANGES
+            self._answers_before = self._answers()
         return chosen
 
     def _decide(self, undisturbed: Callable[[], bool]) -> None:
         fit = self._fit() if undisturbed() else None
-        if fit is None or fit.shards == fit.before:
-            self._changes_left = 0
+        self._open = fit is not None and fit.shards != fit.before
         if fit is None:
             return
         self._fits.append(fit.facts())
         self._records.change_facts(shard_fits=self._fits)
         self._say(str(fit))
-        if fit.shards != fit.before:
-            self._changes_left -= 1
+        if self._open:
             (self._begins_with,) = self._fleet.run("coordinator", Coordinator.pause)
             self._chosen = self._settings.with_shards(fit.shards)
 
     def _fit(self) -> ShardFit | None:
         times = self._fleet.run_on_living("env", ShardWorker.shard_times)
-        answers = self._answers()
-        if None in times or answers is None:
+        answers, earlier = self._answers(), self._answers_before
+        if None in times or answers is None or earlier is None:
             return None
-        spreads = zip(answers, self._answers_before, strict=True)
+        spreads = zip(answers, earlier, strict=True)
         answer_s = sum(now.mean_since(before) for now, before in spreads)
         return fit_shards(times, answer_s=answer_s, choices=self._settings.shard_choices)
 
