@@ -84,7 +84,7 @@ TESTS_TREES := tests/test_docs_rlinf_configs.py tests/hosts/rlinf/test_checkout.
 
 .PHONY: setup setup-dev setup-libero setup-maniskill setup-simulators setup-all setup-scripts setup-vla setup-verl setup-verl-dev setup-verl-vla demo demo-vla demo-verl \
 	test test-light test-light-verl test-heavy test-heavy-runs test-heavy-nodes test-heavy-shared test-heavy-verl test-heavy-others \
-	clean-room test-trees test-vla test-verl test-verl-vla test-pythons nightly runs-verl mutants check lint $(TYPES) docs format release-check constraints constraints-verl clean openpi-transformers $(TESTS_VLA) $(TEST_PYTHONS)
+	clean-room test-trees test-vla test-verl test-verl-vla test-pythons nightly runs-verl mutants check sizes lint $(TYPES) docs format release-check constraints constraints-verl clean openpi-transformers $(TESTS_VLA) $(TEST_PYTHONS)
 
 setup: $(SETUP)
 setup-dev: $(SETUP_DEV)
@@ -282,7 +282,11 @@ mutants: $(SETUP_MUTANTS)
 	RAY_ADDRESS=local OMP_NUM_THREADS=1 $(BIN)/mutmut run $(MUTANTS)
 	$(BIN)/mutmut results
 
-check: lint $(TYPES)
+check: lint sizes $(TYPES)
+
+# What a process loads and what judges a config may not grow unseen; see tests/hosts/test_loads.py.
+sizes: setup-dev
+	$(BIN)/python -m pytest -q tests/hosts/test_loads.py tests/hosts/test_judge_size.py
 
 lint: setup-dev
 	$(BIN)/ruff format --check .

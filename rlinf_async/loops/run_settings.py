@@ -55,12 +55,9 @@ class RunSettings:
 
     def with_shards(self, shards_per_worker: int) -> Self:
         """Return the settings of the run after shards were joined."""
-        choices = tuple(
-            choice
-            for choice in self.shard_choices
-            if choice < shards_per_worker and shards_per_worker % choice == 0
-        )
-        return replace(self, plan=self.plan.joined(shards_per_worker), shard_choices=choices)
+        count = shards_per_worker
+        choices = tuple(c for c in self.shard_choices if c < count and count % c == 0)
+        return replace(self, plan=self.plan.joined(count), shard_choices=choices)
 
     def common(self) -> RunSettings:
         """Return these settings without those that a host has added."""
