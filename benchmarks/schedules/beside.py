@@ -3,8 +3,8 @@
     python -m benchmarks.schedules.beside --other CHECKOUT --scenario fast,libero --repetitions 3
     python -m benchmarks.schedules.beside --report
 
-The other checkout has an environment of its own (`make setup` there). Each runs its own bench, so that each
-measures itself. A pair of runs that is in `beside.json` is not repeated.
+The other checkout has an environment of its own (`make setup-dev` there). Each runs a cell of its own bench,
+so that each measures itself. A pair of runs that is in `beside.json` is not repeated.
 """
 
 from __future__ import annotations
@@ -25,6 +25,15 @@ from rlinf_async.lab.table import markdown
 RESULTS_FILE = Path(__file__).with_name("beside.json")
 REPOSITORY_ROOT = Path(__file__).parents[2]
 DEADLINE_S = 1200.0
+WARM_UP, STEPS = 3, 4
+"""Unmeasured and measured steps of a run."""
+WARM_UP_BY_SCENARIO = {"fast": 8}
+"""Unmeasured steps in which `full` chooses its number of shards, twice at most."""
+RUN_A_CELL = """
+import json, sys
+from rlinf_async.lab.bench.cell import BenchCell
+print(json.dumps(BenchCell(**json.loads(sys.argv[1])).run()))
+"""
 MEASURES = ("fresh_steps_per_s", "cpu_ms", "own_efficiency")
 
 
@@ -32,7 +41,6 @@ def main(
     other: Annotated[Path, typer.Option(help="the other checkout")] = REPOSITORY_ROOT,
     scenario: Annotated[str, typer.Option(help="names of scenarios, with commas between them")] = "fast",
     repetitions: int = 3,
-    steps: Annotated[int, typer.Option(help="measured steps of a run; the bench's default if 0")] = 0,
     report: Annotated[bool, typer.Option(help="only print what is there")] = False,
 ) -> None:
     """Run the missing pairs, and print the table."""
@@ -41,7 +49,10 @@ def main(
         for name in scenario.split(","):
             pair = f"{name} #{repetition + 1}"
             if pair not in store.results:
-                found = {"this": _run(REPOSITORY_ROOT, name, steps), "other": _run(other, name, steps)}
+                found = {
+                    "this": _run(REPOSITORY_ROOT, name, repetition),
+                    "other": _run(other, name, repetition),
+                }
                 store.add(pair, found)
                 print(pair, json.dumps(found), flush=True)
     print(
@@ -51,29 +62,34 @@ def main(
     )
 
 
-def _run(checkout: Path, scenario: str, steps: int) -> dict[str, float]:
+def _run(checkout: Path, scenario: str, repetition: int) -> dict[str, float]:
     """Return the measures of a run of `full` in `checkout`.
 
     Raises:
         RuntimeError: the run failed; the message has the end of its output.
     """
+    cell = {
+        "scenario": scenario,
+        "mode": "full",
+        "repetition": repetition,
+        "warm_up": WARM_UP_BY_SCENARIO.get(scenario, WARM_UP),
+        "steps": STEPS,
+    }
     with tempfile.TemporaryDirectory() as folder:
-        log, rows_file = Path(folder) / "output.log", Path(folder) / "rows.json"
-        what = ("--scenario", scenario, "--modes", "full", "--repetitions", "1", "--output", str(rows_file))
-        measured = ("--steps", str(steps)) if steps else ()
+        log = Path(folder) / "output.log"
         status = run_command(
-            [str(checkout.resolve() / ".venv/bin/rlinf-async"), "bench", *what, *measured],
+            [str(checkout.resolve() / ".venv/bin/python"), "-c", RUN_A_CELL, json.dumps(cell)],
             log,
             directory=checkout,
             environment={**OWN_CLUSTER, "OMP_NUM_THREADS": "1"},
             deadline_s=DEADLINE_S,
         )
         if status:
-            raise RuntimeError(f"the bench in {checkout.name} ended with status {status}: {tail(log)}")
-        (row,) = json.loads(rows_file.read_text())["rows"]
-    if "error" in row:
-        raise RuntimeError(f"the run in {checkout.name} failed: {row['error']}")
-    return {name: row[name] for name in MEASURES}
+            raise RuntimeError(f"the run in {checkout.name} ended with status {status}: {tail(log)}")
+        measured = json.loads(log.read_text().splitlines()[-1])
+    if "error" in measured:
+        raise RuntimeError(f"the run in {checkout.name} failed: {measured['error']}")
+    return {name: measured[name] for name in MEASURES}
 
 
 def rows(results: Mapping[str, Mapping[str, Any]]) -> Iterator[list[str]]:

@@ -106,9 +106,13 @@ def folder_of_ray(environ: Mapping[str, str]) -> tuple[str, str]:
     return "/tmp", "TMPDIR"
 
 
-def logs_of_ray(environ: Mapping[str, str]) -> Path:
-    """Return the folder for the logs of the newest Ray that starts here."""
-    return Path(folder_of_ray(environ)[0], "ray", "session_latest", "logs")
+def logs_of_ray(environ: Mapping[str, str]) -> str:
+    """Return where the logs of the run's Ray are, in words: those of a cluster that the run has joined are on
+    its nodes, where this process cannot look.
+    """
+    if is_chosen(environ):
+        return str(Path(folder_of_ray(environ)[0], "ray", "session_latest", "logs"))
+    return "session_latest/logs in the folder of Ray on its node, usually /tmp/ray"
 
 
 def misplaced_sockets(environ: Mapping[str, str]) -> str | None:

@@ -17,7 +17,7 @@ limit of 200 the driver cannot start its own, and with 60 Ray does not come up, 
 TOO_FEW_FILES = 64
 """With this limit of open files Ray's workers do not start; a run of eight environments works with 256."""
 ENOUGH_FILES = 4096
-GROUP_LIMIT, GROUP_THREADS = Path("/sys/fs/cgroup/pids.max"), Path("/sys/fs/cgroup/pids.current")
+GROUPS_OF_PROCESS, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 
 
 def short_of_threads() -> str | None:
@@ -50,9 +50,25 @@ def _limits() -> Iterator[tuple[int, int, str, str]]:
         may = hard == resource.RLIM_INFINITY or wanted <= hard
         ways = "raise it: ulimit -u" if may else "have it raised in /etc/security/limits.conf:"
         yield limit, _threads_of(os.getuid()), "ulimit -u", f"{ways} {wanted}"
-    if GROUP_LIMIT.is_file() and (text := GROUP_LIMIT.read_text().strip()).isdecimal():
-        used = int(GROUP_THREADS.read_text())
-        yield int(text), used, "the container", f"start it with --pids-limit={int(text) + 4 * LEAST_THREADS}"
+    for group in _control_groups():
+        # A group without the file has no limit, as the highest of all, or the controller is off.
+        if (file := group / "pids.max").is_file() and (text := file.read_text().strip()).isdecimal():
+            used, wanted = int((group / "pids.current").read_text()), int(text) + 4 * LEAST_THREADS
+            if group in (GROUPS, GROUPS / "pids"):  # a container sees its own group as the highest
+                yield int(text), used, "the container", f"start it with --pids-limit={wanted}"
+            else:
+                yield int(text), used, f"the control group {group.name}", f"give it TasksMax={wanted}"
+
+
+def _control_groups() -> Iterator[Path]:
+    """Yield the folder of this process's control group that counts threads, and of those above it."""
+    for line in GROUPS_OF_PROCESS.read_text().splitlines() if GROUPS_OF_PROCESS.is_file() else ():
+        _, controllers, place = line.split(":", 2)
+        if controllers and "pids" not in controllers.split(","):
+            continue
+        root = GROUPS / "pids" if controllers else GROUPS  # version 1 of control groups, or 2
+        inner = Path(place.lstrip("/"))
+        yield from (root / each for each in (inner, *inner.parents))
 
 
 def _threads_of(account: int) -> int:

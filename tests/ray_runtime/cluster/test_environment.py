@@ -23,6 +23,7 @@ from rlinf_async.ray_runtime.cluster.environment import (
     TOKEN_PATH_VARIABLE,
     TOKEN_VARIABLES,
     choose_cluster,
+    logs_of_ray,
     misplaced_sockets,
     require_token,
 )
@@ -195,3 +196,10 @@ assert token in str(loader.get_token_for_http_header())
     (tmp_path / ".ray" / "auth_token").write_text("a" * 64)
     environ = {name: value for name, value in os.environ.items() if name not in TOKEN_VARIABLES}
     subprocess.run([sys.executable, "-c", code], check=True, env={**environ, "HOME": str(tmp_path)})
+
+
+def test_the_logs_of_a_joined_cluster_are_said_to_be_on_its_nodes():
+    assert logs_of_ray({"RAY_ADDRESS": "local", "RAY_TMPDIR": "/fast"}) == "/fast/ray/session_latest/logs"
+    for environ in ({"RAY_ADDRESS": "10.0.0.1:6379", "RAY_TMPDIR": "/fast"}, {"TMPDIR": "/fast"}):
+        assert "on its node" in logs_of_ray(environ)
+        assert "/fast" not in logs_of_ray(environ)

@@ -15,17 +15,26 @@ from rlinf_async.ray_runtime.cluster.thread_room import LEAST_THREADS, short_of_
 
 @pytest.fixture
 def limits(monkeypatch, tmp_path):
-    """Set the account's limit with 40 threads in use, and the container's with 7, for an account or root."""
-    monkeypatch.setattr(thread_room, "GROUP_LIMIT", tmp_path / "pids.max")
-    monkeypatch.setattr(thread_room, "GROUP_THREADS", tmp_path / "pids.current")
+    """Set limits: the account's, with 40 threads in use, and a control group's, with 7."""
+    monkeypatch.setattr(thread_room, "GROUPS", tmp_path)
+    monkeypatch.setattr(thread_room, "GROUPS_OF_PROCESS", tmp_path / "cgroup")
     monkeypatch.setattr(thread_room, "_threads_of", lambda account: {1000: 40}[account])
 
-    def put(account_limit=resource.RLIM_INFINITY, group_limit="max", account=1000, hard=20000):
+    def put(
+        account_limit=resource.RLIM_INFINITY,
+        group_limit="max",
+        account=1000,
+        hard=20000,
+        groups="0::/",
+        limited="",
+    ):
         limit_of = {resource.RLIMIT_NPROC: account_limit}
         monkeypatch.setattr(resource, "getrlimit", lambda kind: (limit_of.get(kind, 20000), hard))
         monkeypatch.setattr(os, "getuid", lambda: account)
-        (tmp_path / "pids.max").write_text(f"{group_limit}\n")
-        (tmp_path / "pids.current").write_text("7\n")
+        (tmp_path / "cgroup").write_text(f"{groups}\n")
+        (tmp_path / limited).mkdir(parents=True, exist_ok=True)
+        (tmp_path / limited / "pids.max").write_text(f"{group_limit}\n")
+        (tmp_path / limited / "pids.current").write_text("7\n")
 
     return put
 
@@ -50,6 +59,26 @@ def test_the_limit_of_a_container_is_named(limits):
     limits(group_limit=7 + LEAST_THREADS)
     assert short_of_threads() is None
     limits()
+    assert short_of_threads() is None
+
+
+@pytest.mark.parametrize(
+    ("groups", "limited", "name"),
+    [
+        ("0::/user.slice/session-3.scope", "user.slice/session-3.scope", "the control group session-3.scope"),
+        ("0::/user.slice/session-3.scope", "user.slice", "the control group user.slice"),
+        ("1:cpu:/a\n2:pids,misc:/job/step\n0::/", "pids/job", "the control group job"),
+        ("8:pids:/docker/0123", "pids", "the container"),
+    ],
+    ids=["own", "above", "version 1", "version 1 in a container"],
+)
+def test_the_limit_of_a_control_group_is_found_in_both_versions(limits, groups, limited, name):
+    limits(group_limit=6 + LEAST_THREADS, groups=groups, limited=limited)
+    said = str(short_of_threads())
+    assert said.startswith(f"{name} allows {6 + LEAST_THREADS} processes and threads, and 7 run already")
+    option = "--pids-limit" if name == "the container" else "TasksMax"
+    assert f"{option}={6 + 5 * LEAST_THREADS}" in said
+    limits(group_limit=7 + LEAST_THREADS, groups=groups, limited=limited)
     assert short_of_threads() is None
 
 
