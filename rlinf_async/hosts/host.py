@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rich.console import Console
 
-from rlinf_async.core.config_keys import clipped, lookup
+from rlinf_async.core.config_keys import clipped, lookup, misspelt
 from rlinf_async.entry_points import PREPARATIONS_GROUP, imported, load_class, provided
 
 if TYPE_CHECKING:
@@ -81,6 +81,9 @@ class Host(Protocol):
     A host is a subclass. Creating one is cheap: each method imports the modules of the framework that it
     needs.
     """
+
+    marks: str = ""
+    """The keys that a config of this framework has at least, in words for messages."""
 
     @property
     def setting_keys(self) -> Mapping[str, str]:
@@ -246,15 +249,16 @@ def host_of(cfg: DictConfig) -> Host:
     for host in every():
         if advice := host.recognised(cfg):
             raise ValueError(advice)
-    if "host" in cfg:
+    chosen = cfg.get("host")
+    if isinstance(chosen, str) and (chosen in names or misspelt(chosen, names)):
         raise ValueError(
-            f"host={clipped(str(cfg.get('host')))} chooses nothing: the only host that a config names is "
-            "local"
+            f"host={clipped(chosen)} chooses nothing: the only host that a config names is local"
         )
     sections = clipped(", ".join(str(name) for name in cfg)) or "no key"
+    needs = "; ".join(f"{name} needs {load(name).marks or 'a config of its own'}" for name in names)
     raise ValueError(
-        f"none of the hosts {', '.join(names)} runs this config, which has {sections}; begin with a config "
-        "of `rlinf-async configs`, as in defaults: [metaworld_ppo_mlp]"
+        f"no host runs this config, which has {sections}: {needs}; begin with a config of `rlinf-async "
+        "configs`, as in defaults: [metaworld_ppo_mlp]"
     )
 
 

@@ -31,6 +31,8 @@ SUPPORTED_TASKS = ("embodied", "embodied_eval")
 class RLinfHost(PackagedHost):
     """Runs the asynchronous loops in RLinf's workers."""
 
+    marks = f"the sections {', '.join(CONFIG_SECTIONS)}"
+
     @property
     def available(self) -> bool:
         return find_spec("rlinf") is not None

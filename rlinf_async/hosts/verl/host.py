@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, PackagedHost, RayCluster
-from rlinf_async.hosts.verl.recognition import is_verls, relative
+from rlinf_async.hosts.verl.recognition import CONFIG_SECTIONS, is_verls, relative
 from rlinf_async.observe.attempt import check_left
 from rlinf_async.observe.check import Check
 
@@ -24,6 +24,8 @@ class VerlHost(PackagedHost):
     """Runs the asynchronous loops under veRL. There is nothing to install: our trainer is in veRL's
     registry.
     """
+
+    marks = f"the sections {' and '.join(CONFIG_SECTIONS)}"
 
     @property
     def available(self) -> bool:

@@ -14,6 +14,8 @@ from rlinf_async.config.checked import checked_config
 from rlinf_async.core.config_keys import lookup, nearest
 from rlinf_async.hosts.async_block import read_block
 
+CONFIG_SECTIONS = ("trainer", "actor_rollout_ref")
+"""Sections of every config of veRL's."""
 TRAINER_MODE = "vla_async"
 """The name of our trainer in veRL's registry."""
 TRAINER_MODE_KEY = "trainer.v1.trainer_mode"
@@ -38,7 +40,7 @@ EXPERIMENT_SENTENCE = (
 def is_verls(config: object) -> bool:
     """Return True if `config` is one of veRL's, for any of its trainers."""
     return isinstance(config, DictConfig) and all(
-        isinstance(config.get(name), DictConfig) for name in ("trainer", "actor_rollout_ref")
+        isinstance(config.get(name), DictConfig) for name in CONFIG_SECTIONS
     )
 
 
