@@ -18,12 +18,12 @@ METHODS = ("predict_action_batch", "forward")
 
 
 @contextmanager
-def keeping_defaults() -> Iterator[None]:
-    """A block in which a policy's package is imported, and builds the policy.
+def keeping_defaults(culprit: str = "the builder") -> Iterator[None]:
+    """A block in which a policy's package is imported, or builds the policy.
 
     Raises:
-        ValueError: it has changed torch's default type or device, which all code of the process would use;
-            this was undone.
+        ValueError: `culprit` has changed torch's default type or device, which all code of the process would
+            use; this was undone.
     """
     dtype, device = torch.get_default_dtype(), torch.empty(0).device
     changes = []
@@ -38,7 +38,7 @@ def keeping_defaults() -> Iterator[None]:
             changes.append(f"device to {there}")
     if changes:
         raise ValueError(
-            f"the builder has set torch's default {' and '.join(changes)}, for all code of its process; give "
+            f"{culprit} has set torch's default {' and '.join(changes)}, for all code of its process; give "
             "tensors their type and device, or put the default back"
         )
 

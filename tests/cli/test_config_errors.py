@@ -121,7 +121,7 @@ WHOLE_FILES: dict[str, tuple[bytes, str]] = {
     "a robot's host": (
         b"host: robot-7\nrobot: {arm: left}\n",
         "which has host, robot: local needs host: local; rlinf needs the sections cluster, runner, algorithm"
-        ", env, rollout, actor; verl needs the sections trainer and actor_rollout_ref; begin with a config of",
+        ", env, rollout, actor; verl needs the sections trainer and actor_rollout_ref; begin with a",
     ),
     "a host's address": (b"host: {ip: 1.2.3.4}\n", "no host runs this config, which has host: local needs"),
     "a default that is missing": (

@@ -21,7 +21,7 @@ from rlinf_async.hosts.local import LocalTrainer
 from rlinf_async.hosts.local.config import settings_of
 from rlinf_async.hosts.local.declared import environments_of, policy_of
 from rlinf_async.hosts.local.host import LocalHost
-from rlinf_async.hosts.local.whole_process import unchanged_by
+from rlinf_async.hosts.policy_contract import keeping_defaults
 from rlinf_async.hosts.rlinf.worker_process import DeclaredBuilder
 from rlinf_async.hosts.workers.policy import make_policy
 from rlinf_async.loops import env_restarts
@@ -305,6 +305,25 @@ def test_what_a_policy_gives_that_nothing_can_be_trained_by_is_named(declared, n
     assert nobody_is_left()
 
 
+@pytest.mark.parametrize("mode", ["off", "full"])
+def test_a_policy_that_changes_the_default_type_while_it_acts_is_named_and_the_type_is_put_back(
+    declared, mode
+):
+    def act(self, *args, **options):
+        torch.set_default_dtype(torch.float64)
+        return PAGE_MODEL.predict_action_batch(self, *args, **options)
+
+    cfg = OmegaConf.merge(
+        declared(build=model_with(predict_action_batch=act)),
+        {"async": {"mode": mode, "rollout": {"shards": 1}}},
+    )
+    said = (
+        "the policy has failed on inference rank 0: ValueError: its modules have set torch's default type to"
+    )
+    assert said in refusal(cfg)
+    assert torch.get_default_dtype() is torch.float32
+
+
 UNUSUAL = {
     "reversed arrays": deciding(
         lambda actions, result: (actions.numpy()[:, :, ::-1].copy()[:, :, ::-1], result)
@@ -344,7 +363,7 @@ def test_a_signal_that_ends_the_process_is_no_fault_of_the_builder_that_it_inter
 def test_a_default_device_of_the_caller_s_own_is_put_back():
     torch.set_default_device("meta")
     try:
-        with pytest.raises(ValueError, match="default device to cpu"), unchanged_by("they"):
+        with pytest.raises(ValueError, match="it has set torch's default device"), keeping_defaults("it"):
             torch.set_default_device("cpu")
         assert torch.empty(0).device.type == "meta"
     finally:
@@ -364,7 +383,10 @@ def test_a_builder_that_changes_a_default_of_torch_is_named_and_the_default_is_p
         return PAGE_MODEL(cfg)
 
     cfg = declared(build=build)
-    assert f"the modules of model.model_type=theirs have set torch's default {name} to " in refusal(cfg)
+    assert (
+        f"theirs cannot be built on this process: ValueError: the builder has set torch's default {name}"
+        in refusal(cfg)
+    )
     assert (torch.get_default_dtype(), torch.empty(0).device.type) == (torch.float32, "cpu")
 
 

@@ -26,8 +26,8 @@ from rlinf_async.hosts.kit.rebuilds import Rebuilds
 from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import EnvFactory
-from rlinf_async.hosts.local.whole_process import WholeProcess, unchanged_by
-from rlinf_async.hosts.policy_contract import checked_decision, checked_policy, scores_by
+from rlinf_async.hosts.local.whole_process import WholeProcess
+from rlinf_async.hosts.policy_contract import checked_decision, checked_policy, keeping_defaults, scores_by
 from rlinf_async.hosts.tasks import task_reasons
 from rlinf_async.loops.foreign import blaming_the_policy, contained
 
@@ -84,7 +84,7 @@ def policy_of(cfg: DictConfig) -> PolicyFactory:
     builder = load_class(MODELS_GROUP, name)
 
     def build() -> torch.nn.Module:
-        with unchanged_by(f"the modules of model.model_type={name}"):
+        with keeping_defaults():
             policy = checked_policy(builder(cfg.model, torch.float32))
         if not any(parameter.requires_grad for parameter in policy.parameters()):
             raise ValueError(f"{type(policy).__name__} has no parameter that requires a gradient")

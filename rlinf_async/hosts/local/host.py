@@ -29,6 +29,7 @@ class LocalHost(PackagedHost):
     the fields of `LocalSettings` in the block `settings`. There is nothing to install or to extend.
     """
 
+    marks = "host: local"
     available = True
     """The host is a part of this package."""
     installed = True
@@ -47,12 +48,11 @@ class LocalHost(PackagedHost):
 
     def prepare(self, cfg: DictConfig) -> None:
         from rlinf_async.hosts.local.declared import environments_of, policy_of
-        from rlinf_async.hosts.local.whole_process import unchanged_by
+        from rlinf_async.hosts.policy_contract import keeping_defaults
         from rlinf_async.observe.claim import claim_directory
 
         # The judgement imports packages, and builds the policy.
-        name = lookup(plain(cfg), "model.model_type")
-        with unchanged_by(f"the modules of model.model_type={name}"):
+        with keeping_defaults(f"the package of model.model_type={lookup(plain(cfg), 'model.model_type')}"):
             settings = checked(cfg)
         environments_of(cfg, settings)
         policy_of(cfg)

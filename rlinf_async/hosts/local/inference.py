@@ -59,7 +59,8 @@ class InferenceRank(Answering):
             self.first_look = FirstLook(say)
         self._version_held = 0
         self._thread = DaemonThread(f"inference-{rank}")
-        self._thread.submit((process or WholeProcess()).pin_threads)
+        self._process = process or WholeProcess()
+        self._thread.submit(self._process.pin_threads)
         self._policy = PolicyThread(f"inference rank {rank}", self._thread, deadline_s=deadline_s)
 
     async def act(self, batch: Sequence[Pending]) -> list[Any]:
@@ -67,7 +68,9 @@ class InferenceRank(Answering):
         payloads = [pending.request.payload for pending in batch]
         work = self._scores if batch[0].request.mode == "score" else self._forward
         with self._busy.busy(self._rank):
-            answers: list[Any] = await self._policy.call(partial(work, payloads))
+            answers: list[Any] = await self._policy.call(
+                partial(self._process.infer, partial(work, payloads))
+            )
             return answers
 
     async def load(self, version: int, data: State) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -93,8 +93,6 @@ class LocalTraining:
             size = settings.run.micro_batch_size
             # `most=int`: there is no other rank with more passes.
             self._passes = LivePasses(settings.run.left_out, size=size, streams=True, most=int)
-        self._step_has_live = False
-        """True if a pass of the present optimizer step had a live sample."""
 
     @property
     def scored(self) -> Scored:
@@ -189,11 +187,8 @@ class LocalTraining:
         advantages = leaf(samples, "advantages")
         self._passes.add(samples, self._passes.live(leaf(samples, "valid"), advantages))
         for one, packed, _ in self._passes.due(is_last=steps):
-            # The sample of an empty pass must not count. In a step without a live sample it has no gradient,
-            # and its pass gives the optimizer zeros.
-            if one.size or not self._step_has_live:
+            if one.size:  # the sample of an empty pass must not count
                 self._accumulate(packed)  # type: ignore[arg-type]
-            self._step_has_live = (self._step_has_live or bool(one.size)) and not steps
 
     def train_whole(self, rollout: Tree) -> None:
         """Do nothing: micro-batches do all training."""
@@ -282,6 +277,8 @@ class LocalTraining:
 
     def _step(self) -> None:
         parameters = list(self.model.parameters())
+        if all(parameter.grad is None for parameter in parameters):  # no sample was live: a step of zeros
+            _set_to_zero(parameters)
         for parameter in parameters:
             if parameter.grad is not None:
                 # Divide before the norm is clipped, as the limit is for the mean; by 1 at least, as a step
@@ -303,11 +300,16 @@ def _optimizer(model: ActorCritic, *, lr: float, value_lr: float) -> torch.optim
     groups = [{"params": actor, "lr": lr}, {"params": critic, "lr": value_lr}]
     optimizer = torch.optim.Adam(groups, eps=1e-5)
     # As RLinf: its optimizer takes an empty step at construction, which counts in Adam's bias correction.
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
+    _set_to_zero(model.parameters())
     optimizer.step()
     optimizer.zero_grad()
     return optimizer
+
+
+def _set_to_zero(parameters: Iterable[torch.nn.Parameter]) -> None:
+    """Give each parameter a gradient of zeros."""
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
 
 
 def _over_parts(values: torch.Tensor, ratios: torch.Tensor) -> torch.Tensor:

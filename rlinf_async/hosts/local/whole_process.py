@@ -1,12 +1,13 @@
-"""Guards process-wide state against changes by environments that run in this process.
+"""Guards process-wide state against changes by environments, and by a policy, that run in this process.
 
 On other hosts environments have their own processes, and may change them. Here the policy computes in the
 same process, with torch's default type, and the event loop needs its file descriptors. So this state is
-checked after each call of the environments: a change is undone, and counts as a failure of the environments.
-A change that cannot be undone ends the run.
+checked after each call of the environments, and its settings also after each pass of inference: a change is
+undone, and counts as a failure of the environments, or of the policy. A change that cannot be undone ends the
+run.
 
 If several shards step at the same time, the check blames the first one checked, which need not have made the
-change; all are of one class.
+change; all are of one class. Of environments and policy it names both if the others were at work as well.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ FIRST_SPARE_DESCRIPTOR = 512
 """Copies of descriptors have at least this number, or half of a lower limit, as code that closes foreign
 descriptors closes low ones."""
 STANDARD_STREAMS = (0, 1, 2)
+ENVIRONMENTS, POLICY = "the environments", "the policy"
 LONGEST_WAIT_S = 5.0
 """The longest wait of an event loop: if its descriptor is closed meanwhile, only this limit ends the wait."""
 
@@ -50,7 +52,9 @@ class WholeProcess:
         self._reopened_descriptors: list[int] = []
         """Descriptors that were restored and that the next `check` will report."""
         self._loop: _Loop | None = None
-        self._culprit = "the environments"
+        self._culprit = ENVIRONMENTS
+        self._at_work: list[str] = []
+        """The owners of the calls under way: environments, or the policy."""
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """Return the event loop of the run, and guard its descriptors until it is closed.
@@ -72,9 +76,12 @@ class WholeProcess:
             ValueError: it was changed; the message says that `culprit` did it.
         """
         self._culprit = culprit
-        changes = list(self._changes())
+        self._refuse(culprit, POLICY, [*self._changed_settings(), *self._closed_descriptors()])
+
+    def _refuse(self, culprit: str, other: str, changes: list[str]) -> None:
         if changes:
-            raise ValueError(f"{culprit} have {' and '.join(changes)}; this was undone")
+            blamed = f"{culprit}, or {other} meanwhile," if other in self._at_work else culprit
+            raise ValueError(f"{blamed} have {' and '.join(changes)}; this was undone")
 
     def call(self, culprit: Callable[[], str], function: Callable[[], T]) -> T:
         """Return the result of `function` of environments, and `check` the state after it.
@@ -82,13 +89,29 @@ class WholeProcess:
         `culprit` returns the name of the environments for the message.
         """
         try:
-            result = function()
+            with self._working(ENVIRONMENTS):
+                result = function()
         except BaseException:
             with suppress(ValueError):  # the environments have failed already
                 self.check("they")
             raise
         self.check(culprit())
         return result
+
+    def infer(self, function: Callable[[], T]) -> T:
+        """Return the result of a pass of inference, and check the settings after it."""
+        with self._working(POLICY):
+            result = function()
+        self._refuse("its modules", ENVIRONMENTS, list(self._changed_settings()))
+        return result
+
+    @contextmanager
+    def _working(self, owner: str) -> Iterator[None]:
+        self._at_work.append(owner)
+        try:
+            yield
+        finally:
+            self._at_work.remove(owner)
 
     def hold(self, descriptors: list[int]) -> None:
         """Guard these descriptors: keep a copy of each."""
@@ -147,33 +170,19 @@ class WholeProcess:
         for each in lost:
             del self._spares[each]
 
-    def _changes(self) -> Iterator[str]:
+    def _changed_settings(self) -> Iterator[str]:
         if (dtype := torch.get_default_dtype()) is not self._dtype:
             torch.set_default_dtype(self._dtype)
-            yield f"set torch's default type to {dtype}, which the policy would use, too"
+            yield f"set torch's default type to {dtype}, which other code of this process would use, too"
         if (limit := sys.getrecursionlimit()) < self._recursion:  # a higher limit does no harm
             sys.setrecursionlimit(self._recursion)
             yield f"lowered the recursion limit of the whole process to {limit}"
+
+    def _closed_descriptors(self) -> Iterator[str]:
         with self._lock:
             closed, self._reopened_descriptors = {*self._reopened_descriptors, *self._put_back()}, []
         if closed:
             yield f"closed descriptors of the run ({_listed(closed)})"
-
-
-@contextmanager
-def unchanged_by(culprit: str) -> Iterator[None]:
-    """A block in which `culprit`, a plural, runs code of a package in the main thread.
-
-    Raises:
-        ValueError: it has changed the process-wide state, or torch's default device; this was undone.
-    """
-    process, device = WholeProcess(), torch.empty(0).device
-    yield
-    # Only here: torch keeps a default device for each thread, and the policy is built in this one.
-    if (now := torch.empty(0).device) != device:
-        torch.set_default_device(None if device.type == "cpu" else device)
-        raise ValueError(f"{culprit} have set torch's default device to {now}; this was undone")
-    process.check(culprit)
 
 
 class _Selector(DefaultSelector):
