@@ -1,7 +1,8 @@
 """An extension module for RLinf (`RLINF_EXT_MODULE`) that has each Ray node pass for a machine of its own.
 
-What tests want to know is written into the file that NOTES names: a line `fetched PROCESS CHANGES VERSION`
-where an inference rank has fetched weights from another machine.
+What tests want to know is written into the file that NOTES names: a line `began TEMPLATE` in each worker,
+with the number of the process that it was forked from, or 0; a line `fetched PROCESS CHANGES VERSION` where
+an inference rank has fetched weights from another machine.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
+
+from rlinf_async.ray_runtime.cluster import worker_template
 
 NOTES = "NOTES"
 
@@ -18,12 +21,19 @@ def note(*words: object) -> None:
         file.write(" ".join(map(str, words)) + "\n")
 
 
+def template() -> int:
+    """The number of the template that this process was forked from; 0 if Python was started for it."""
+    parent = os.getppid()
+    return parent if worker_template.__file__ in Path(f"/proc/{parent}/cmdline").read_text() else 0
+
+
 def register() -> None:
     from rlinf_async.ray_runtime.publication import weight_file
     from rlinf_async.ray_runtime.publication.weight_mirror import WeightMirror
     from rlinf_async.wire import memory
     from rlinf_async.wire.nodes import this_node
 
+    note("began", template())
     fetch = WeightMirror._fetch
 
     async def fetch_and_note(mirror: WeightMirror, place: Any) -> None:

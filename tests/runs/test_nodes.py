@@ -10,6 +10,7 @@ import pytest
 from benchmarks.nodes.machines import unavailable
 from rlinf_async.observe.reading.faults import read_faults
 from rlinf_async.observe.reading.spans import read_spans
+from rlinf_async.ray_runtime.cluster.template import can_be_forked
 from tests.runs.apart import NOTES
 from tests.runs.conftest import COMMAND, SMALL, Run, Runner
 
@@ -44,6 +45,9 @@ def test_on_two_nodes_a_shard_is_answered_by_the_inference_rank_beside_it_and_le
     # Three rollouts of four decisions; no value is asked for behind the end of every episode.
     assert sum(answered.values()) == 4 * 3 * 4
     lines = [line.split() for line in notes.read_text().splitlines()]
+    # Each node has a template of its own, and all workers were forked from one of the two.
+    templates = {int(words[0]) for kind, *words in lines if kind == "began"}
+    assert not can_be_forked() or (len(templates) == 2 and 0 not in templates), templates
     # A rank has taken what waited on the other node only while that node's own rank had work. How often, is a
     # matter of what else the machine does.
     took = [tuple(words) for kind, *words in lines if kind == "took"]
