@@ -1,7 +1,5 @@
 """A training run imports nothing of `rlinf_async.lab`; import-linter sees imports within functions too."""
 
-import subprocess
-import sys
 from importlib.metadata import entry_points
 
 import pytest
@@ -9,6 +7,7 @@ import pytest
 from rlinf_async.cli import application
 from rlinf_async.entry_points import find
 from rlinf_async.extras import is_here
+from tests.fresh import printed
 
 RUN = {
     "rlinf": ("doorways", "workers", "channels", "runners"),
@@ -39,6 +38,7 @@ from typer.testing import CliRunner
 from rlinf_async import cli
 from rlinf_async.entry_points import find
 from rlinf_async.extras import is_here
+from tests.fresh import printed
 result = CliRunner().invoke(cli.app, [{command!r}, "--help"])
 assert result.exit_code == 0, result.output
 """
@@ -46,9 +46,7 @@ assert result.exit_code == 0, result.output
 
 def loaded_by(code: str) -> str:
     """The modules of the lab that a process has loaded which ran `code`."""
-    ended = subprocess.run([sys.executable, "-c", f"{code}\n{LOADED}"], capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout.strip()
+    return printed(f"{code}\n{LOADED}", ground="import typer, rich.console, omegaconf, hydra").strip()
 
 
 @pytest.mark.parametrize("host", ["rlinf", "verl"])

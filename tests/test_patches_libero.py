@@ -1,28 +1,17 @@
 """The patch with which RLinf's own LIBERO draws the last step of a chunk alone, on real simulators."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("rlinf", reason="the patch is for RLinf")
 
-from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, missing_libero
-from rlinf_async.lab.demo.simulators.rendering import installed_backend
 from tests import patching
+from tests.libero_assets import needs_assets, needs_libero, rendering
 
 ROOT = Path(__file__).parents[1]
-ASSETS = Path(os.environ.get(ASSETS_VARIABLE, ROOT.parent / "shared" / "libero-assets"))
-
-pytestmark = [
-    pytest.mark.timeout(1000),
-    pytest.mark.libero,
-    pytest.mark.skipif(missing_libero() is not None, reason=str(missing_libero())),
-    pytest.mark.skipif(
-        not ASSETS.is_dir(), reason=f"no LIBERO assets: name their folder in {ASSETS_VARIABLE}"
-    ),
-]
+pytestmark = [pytest.mark.timeout(1000), pytest.mark.libero, needs_libero, needs_assets]
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +20,7 @@ def found(tmp_path_factory):
     folder = patching.patched("rlinf", tmp_path_factory.mktemp("patched"))
 
     def run(script: str):
-        environ = {ASSETS_VARIABLE: str(ASSETS), "MUJOCO_GL": installed_backend() or ""}
-        if environ["MUJOCO_GL"] == "osmesa":
-            environ["PYOPENGL_PLATFORM"] = "osmesa"
-        done = patching.run(script, folder, ROOT, timeout_s=900, **environ)
+        done = patching.run(script, folder, ROOT, timeout_s=900, **rendering())
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout.splitlines()[-1])
 
@@ -64,8 +50,9 @@ def switched_off(env):
     for camera in cameras:
         camera.set_enabled(True)
 
+env = OffScreenRenderEnv(bddl_file_name=file, camera_heights=64, camera_widths=64)
+
 def play(between):
-    env = OffScreenRenderEnv(bddl_file_name=file, camera_heights=64, camera_widths=64)
     env.seed(0)
     env.reset()
     env.set_init_state(suite.get_task_init_states(0)[0])
@@ -73,7 +60,6 @@ def play(between):
     for step in range(CHUNKS * CHUNK):
         with nullcontext() if step % CHUNK == CHUNK - 1 else between(env):
             seen.append(env.step(draw.uniform(-0.5, 0.5, 7)))
-    env.close()
     return seen
 
 def frame(seen, step):
@@ -85,6 +71,7 @@ def alike(one, other):
 
 every = play(lambda env: nullcontext())
 kept, switched = play(kept_pictures), play(switched_off)
+env.close()
 def nearest(picture):
     return int(np.argmin([np.abs(picture - frame(every, step)).mean() for step in range(len(every))]))
 

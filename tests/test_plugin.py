@@ -7,6 +7,7 @@ from importlib.metadata import EntryPoints
 import pytest
 
 from rlinf_async import plugin
+from tests import fresh
 
 DRIVER = """
 import sys
@@ -68,7 +69,7 @@ SIMULATORS = ("metaworld", "mujoco", "libero", "robosuite", "mani_skill", "gymna
 
 def drive(block: str, *, before: str = "", after: str = "") -> subprocess.CompletedProcess[str]:
     code = DRIVER.format(before=before, after=after, block=block)
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return fresh.run(code, ground=fresh.TORCH_AND_RAY)
 
 
 def test_a_misspelt_block_ends_the_run_before_ray_whether_rlinf_is_imported_early_or_late():

@@ -42,6 +42,15 @@ COMMON_ENV_SETTINGS |= {"use_rel_reward": False, "video_cfg": {"save_video": Fal
 STOCK_SIDE, LAST_FRAMES_SIDE = "stock", "last"
 
 
+def import_before_the_simulators() -> None:
+    """Import LIBERO's simulator once, for all forks of this process.
+
+    Not where a GPU renders: what its driver has opened cannot be forked.
+    """
+    if os.environ["MUJOCO_GL"] == "osmesa":
+        import libero.libero.envs  # noqa: F401
+
+
 def libero(section: dict[str, Any], task: str, size: int) -> tuple[type, Callable[[type], type | None]]:
     """Return RLinf's environment class and our adapter, and add LIBERO's keys to the config `section`."""
     from rlinf_async.lab.demo.simulators.libero import ASSETS_VARIABLE, prepare_libero
@@ -49,6 +58,7 @@ def libero(section: dict[str, Any], task: str, size: int) -> tuple[type, Callabl
     prepare_libero(Path(os.environ[ASSETS_VARIABLE]), Path(tempfile.mkdtemp()))
     from rlinf.envs.libero.libero_env import LiberoEnv
 
+    import_before_the_simulators()
     from rlinf_async.hosts.rlinf.frames.libero import adapt
 
     section |= {"task_suite_name": task, "reset_gripper_open": True}

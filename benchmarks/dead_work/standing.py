@@ -24,9 +24,9 @@ from omegaconf import OmegaConf
 from benchmarks.dead_work.frames import COMMON_ENV_SETTINGS, SIMULATORS_BY_NAME, difference
 from rlinf_async.hosts.kit.playing import StandingVectorEnv
 
-ENV_COUNT = 3
 PLAYING_ENVS: list[list[list[int]]] = [[[0, 1, 2], [0, 2], [2]], [[0, 1, 2], [1], []], [[0, 1, 2], [0, 1]]]
-"""The numbers of the simulators that are not paused, in each decision of three rollouts."""
+"""The numbers of the simulators that are not paused, in each decision of three rollouts. A number counts only
+if there are so many simulators."""
 
 
 def play(
@@ -37,21 +37,22 @@ def play(
     torch.manual_seed(3)
     env, actions = make(), np.random.default_rng(0)
     shown: list[Any] = []
+    count = env.num_envs
     if leave_out := getattr(env, "draw_last_only", None):
         leave_out()
 
     def let_play(numbers: Sequence[int]) -> None:
         if stand:
-            StandingVectorEnv.within(env).let_play(None if len(numbers) == ENV_COUNT else numbers)
+            StandingVectorEnv.within(env).let_play(None if len(numbers) == count else numbers)
 
     for decisions in rollouts:
-        let_play(range(ENV_COUNT))
+        let_play(range(count))
         env.is_start = True
         shown.append(env.reset()[0])
-        for playing in decisions:
+        for playing in ([number for number in each if number < count] for each in decisions):
             let_play(playing)
             # From [-0.5, 0.5]: arms move, and do not leave the table.
-            action = torch.from_numpy(actions.uniform(-0.5, 0.5, (ENV_COUNT, chunk, width))).float()
+            action = torch.from_numpy(actions.uniform(-0.5, 0.5, (count, chunk, width))).float()
             observations, *rest, infos = env.chunk_step(action)
             shown.append(rows([observations[-1], *rest, infos[-1]["episode"]], playing))
     env.env.close()
@@ -76,6 +77,7 @@ def main() -> None:
     parser.add_argument("--task")
     parser.add_argument("--chunk", type=int, default=2)
     parser.add_argument("--size", type=int, default=256)
+    parser.add_argument("--envs", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--rollouts", type=int, default=len(PLAYING_ENVS), help="of each repeat")
     parser.add_argument("--once", action="store_true", help="do not compare stock with itself")
@@ -88,7 +90,7 @@ def main() -> None:
     result: dict[str, Any] = {"simulator": options.simulator, "task": options.task or task}
     for frames in options.frames:
         env_cls: Any = stock if frames == "all" else adapt(stock)
-        make = partial(env_cls, OmegaConf.create(section), ENV_COUNT, 0, 1, None)
+        make = partial(env_cls, OmegaConf.create(section), options.envs, 0, 1, None)
         rollouts = PLAYING_ENVS[: options.rollouts] * options.repeats
         played = partial(play, make, width=width, chunk=options.chunk, rollouts=rollouts)
         first = played(stand=False)

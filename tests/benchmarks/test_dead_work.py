@@ -135,7 +135,7 @@ def test_simulators_of_metaworld_that_play_do_not_see_that_others_are_left_alone
 @pytest.mark.parametrize(
     ("frames", "sizes"),
     [
-        (("last",), ("--rollouts", "2", "--once")),
+        (("last",), ("--rollouts", "2", "--envs", "2", "--once")),
         pytest.param(("all", "last"), (), marks=pytest.mark.nightly),
     ],
 )

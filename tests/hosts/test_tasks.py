@@ -1,13 +1,11 @@
 """Which environments collect for any place in a batch is known before a run."""
 
-import subprocess
-import sys
-
 import pytest
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.entry_points import ENVS_GROUP, TAKE_ON_METHOD, load_class, names_of
 from rlinf_async.hosts.tasks import TAKE_ON_GROUP, settled, task_reasons
+from tests.fresh import printed
 
 TASKS = AsyncConfig.from_mapping({"mode": "full", "advanced": {"balance": "tasks"}})
 
@@ -85,5 +83,4 @@ def test_knowing_imports_no_simulator():
         "settled(AsyncConfig.from_mapping({'mode': 'full'}), {'env_class': 'metaworld_task'}); "
         "print([name for name in ('metaworld', 'mujoco', 'torch') if name in sys.modules])"
     )
-    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert said.stdout.strip() == "[]"
+    assert printed(code) == "[]\n"

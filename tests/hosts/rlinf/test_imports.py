@@ -1,12 +1,10 @@
 """Torch's compiler and sharded tensors are loaded when they are used first, not by an import of RLinf."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from rlinf_async.hosts.rlinf.imports import compiled_when_called
+from tests.fresh import TORCH_AND_RAY, printed
 
 
 @pytest.fixture
@@ -57,10 +55,8 @@ def test_a_module_is_compiled_at_once_and_so_is_a_function_behind_the_block(aske
     assert asked[1:] == [(len, {})]
 
 
-def run(code):
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert process.returncode == 0, process.stderr
-    return process.stdout.split()
+def run(code, ground=TORCH_AND_RAY):
+    return printed(code, ground=ground).split()
 
 
 @pytest.mark.parametrize("worker", ["env_worker", "rollout_worker"])
@@ -129,7 +125,8 @@ print(len(Own()), Mapping == collections.abc.Mapping, Mapping == LateName("colle
 
 
 def test_an_annotation_with_typings_names_loads_no_module():
-    said = run("""
+    said = run(
+        """
 import sys
 from typing import Optional, Union
 from rlinf_async.hosts.rlinf.late_imports import LateName
@@ -139,7 +136,9 @@ class Reader:
 print("csv" in sys.modules)
 import csv
 print(isinstance(csv.DictReader([]), Sheet), Sheet == csv.DictReader, Sheet == Rows)
-""")
+""",
+        ground="",
+    )
     assert said == ["False", "True", "True", "False"]
 
 

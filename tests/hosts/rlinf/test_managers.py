@@ -11,12 +11,7 @@ from rlinf.scheduler.manager import CollectiveManager, NodeManager, PortLockMana
 
 from rlinf_async.hosts.rlinf import managers
 from rlinf_async.hosts.rlinf.managers import light, light_processes
-
-
-def run(code):
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert process.returncode == 0, process.stderr
-    return process.stdout.split()
+from tests.fresh import TORCH_AND_RAY, printed
 
 
 @pytest.mark.parametrize(
@@ -31,7 +26,8 @@ def run(code):
     ],
 )
 def test_a_process_gets_the_class_without_torch_and_torch_where_it_is_used(name):
-    said = run(f"""
+    said = printed(
+        f"""
 import sys
 from ray import cloudpickle
 from rlinf_async.hosts.rlinf import managers
@@ -51,19 +47,24 @@ class Sent:
     names: list
 tensors = extract_dataclass_tensor_fields(Sent(torch.ones(2), [torch.zeros(1)]))[1]
 print(len(tensors), sum(tensors[0].tolist()))
-""")
-    assert said == [name, "True", "False", "False", "Channel", "ComponentPlacement", "2", "2.0"]
+""",
+        ground="import ray",
+    )
+    assert said.split() == [name, "True", "False", "False", "Channel", "ComponentPlacement", "2", "2.0"]
 
 
 def test_a_process_of_torchs_own_keeps_its_torch():
-    said = run("""
+    said = printed(
+        """
 import torch
 from rlinf_async.hosts.rlinf.late_imports import torch_when_used
 with torch_when_used():
     import rlinf.utils.omega_resolver as module
 print(module.torch is torch)
-""")
-    assert said == ["True"]
+""",
+        ground=TORCH_AND_RAY,
+    )
+    assert said == "True\n"
 
 
 def test_the_class_travels_by_its_name_and_does_what_rlinfs_does():
@@ -149,7 +150,7 @@ def test_a_cluster_that_starts_its_managers_otherwise_is_left_as_it_is():
 
 @pytest.mark.ray
 def test_managers_of_a_running_cluster_answer_and_have_loaded_no_torch():
-    said = run("""
+    code = """
 from rlinf.scheduler import Cluster, manager
 from rlinf_async.hosts.rlinf.managers import light_processes
 from rlinf_async.ray_runtime.cluster.starting import starting_ray
@@ -166,5 +167,6 @@ actors = [ray.get_actor(name, namespace="RLinf") for name in names]
 seen = ray.get([actor.__ray_call__.remote(lambda own: open("/proc/self/maps").read()) for actor in actors])
 print(len(seen), sum("libtorch" in maps for maps in seen), "libtorch" in open("/proc/self/maps").read())
 ray.shutdown()
-""")
-    assert said[-7:] == ["True", "False", "True", "1", "5", "0", "True"]
+"""
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert said.split()[-7:] == ["True", "False", "True", "1", "5", "0", "True"]

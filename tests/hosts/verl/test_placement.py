@@ -121,8 +121,9 @@ class Where:
 
 @pytest.mark.ray
 def test_processes_are_where_their_resource_is_and_all_of_them_may(monkeypatch):
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 8})
-    there = cluster.add_node(num_cpus=4, resources={"sim": 1})
+    # Ray starts a Python for each core of the driver's node before anybody has asked.
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    there = cluster.add_node(num_cpus=2, resources={"sim": 1}, include_dashboard=False)
     try:
         ray.init(address=cluster.address)
         monkeypatch.setattr(processes, "load_class", lambda *_: Where)
