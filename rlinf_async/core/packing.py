@@ -14,8 +14,8 @@ passes than the rank with the most live rows would need alone. One empty pass is
 been in a pass before the last micro-batch, and that micro-batch has no live row.
 
 A gradient is a mean over ranks, so that any rank can compute a row of an optimizer step. At the end of a step
-the ranks may even out their live rows (`evening`): a rank gives rows away (`give`), and the rank that takes
-them adds them as a micro-batch of its own.
+the ranks may even out their live rows (`hosts.kit.rank_exchange`): a rank gives rows away (`give`), and the
+rank that takes them adds them as a micro-batch of its own.
 """
 
 from __future__ import annotations
@@ -82,44 +82,6 @@ def _chosen(rows: torch.Tensor, trees: Sequence[Tree]) -> Tree:
             chosen.append(rows_of(tree, own))
         start = stop
     return chosen[0] if len(chosen) == 1 else concatenate(chosen)
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """Live rows of an optimizer step that one rank computes for another."""
-
-    giver: int
-    taker: int
-    rows: int
-
-
-SMALLEST_GAIN = 0.05
-"""The share of the fullest rank's rows that it has to be rid of, for rows to move without saving a pass."""
-
-
-def evening(live: Sequence[int], *, size: int) -> list[Move]:
-    """Return the moves after which ranks with these numbers of `live` rows have equally many, up to one.
-
-    As few rows move as can; none do where no pass of `size` rows is saved and the rank with the most would
-    be rid of few.
-    """
-    least, more = divmod(sum(live), len(live))
-    fullest, even = max(live), least + bool(more)
-    saves_passes = passes_over(even, size) < passes_over(fullest, size)
-    if not saves_passes and fullest - even < SMALLEST_GAIN * fullest:
-        return []
-    fullest_first = sorted(range(len(live)), key=lambda rank: -live[rank])
-    surplus = [live[rank] - least - (place < more) for place, rank in enumerate(fullest_first)]
-    takers = deque((rank, -over) for rank, over in zip(fullest_first, surplus, strict=True) if over < 0)
-    moves = []
-    for giver, over in zip(fullest_first, surplus, strict=True):
-        while over > 0:
-            taker, room = takers.popleft()
-            moves.append(Move(giver, taker, rows := min(over, room)))
-            over -= rows
-            if rows < room:
-                takers.appendleft((taker, room - rows))
-    return moves
 
 
 class Packing:

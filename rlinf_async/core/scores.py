@@ -9,12 +9,11 @@ benchmarks/learning/flow-weight.md has the derivation and the experiment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from rlinf_async.core.tensors import Tree, in_parts, map_tensors, put_rows, size_of
+from rlinf_async.core.tensors import Tree, map_tensors, put_rows
 
 INPUTS_FIELD = "forward_inputs"
 """The field of samples with the policy's inputs, or with their numbers in `core.held_inputs`."""
@@ -114,44 +113,3 @@ class ToScore:
 def bounded_exp(log_ratios: torch.Tensor) -> torch.Tensor:
     """`exp` with its argument cut at `LOG_BOUND`: finite for all finite inputs."""
     return torch.exp(log_ratios.clamp(-LOG_BOUND, LOG_BOUND))
-
-
-def pass_size(samples: int, beyond: int, *, most: int) -> int:
-    """Return the samples per pass over `samples` plus `beyond` more, in as few passes as `samples` alone
-    need.
-
-    The samples beyond are few in comparison, and a pass of their own would take a GPU almost as long as a
-    pass of `most`. So they are spread over the passes, which may exceed `most` by that share.
-    """
-    # Both quotients are rounded up.
-    passes = -(-samples // most)
-    return -(-(samples + beyond) // passes)
-
-
-def in_passes(most: int, samples: Tree, *beyond: Tree) -> Iterator[Tree]:
-    """`samples` followed by `beyond`, in parts of `pass_size`; the number of parts depends on sizes alone."""
-    size = pass_size(size_of(samples), sum(map(size_of, beyond)), most=most)
-    return in_parts(size, samples, *beyond)
-
-
-def joined(
-    outputs: Sequence[Mapping[str, torch.Tensor]], name: str, *, first: int, model: str
-) -> torch.Tensor:
-    """Join field `name` of several passes over parts of a batch, in order, as float32 on the CPU.
-
-    Args:
-        first: the number of samples to return; those behind them are not checked.
-        model: the config key that names the model, with its value; for messages.
-
-    Raises:
-        FloatingPointError: a number is not finite; it would end up in the weights.
-    """
-    # To the CPU pass by pass, so that the device need not hold the scores of the whole batch.
-    scores = torch.cat([output[name].float().cpu() for output in outputs])[:first]
-    # Counted, not averaged: the mean of no numbers is NaN.
-    if bad := int((~scores.isfinite()).sum()):
-        raise FloatingPointError(
-            f"{model}: {bad / scores.numel():.0%} of the {name} of this batch, scored again before the "
-            "update, are not finite; nothing was trained on them"
-        )
-    return scores

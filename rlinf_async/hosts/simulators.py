@@ -8,16 +8,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
-from rlinf_async.config import AsyncConfig, RolloutConfig
-from rlinf_async.core.shard_choice import choose_shards
-from rlinf_async.core.sharding import ShardPlan, nearest_multiple, one_batch, simulators_apart, splitting
+from rlinf_async.config import RolloutConfig
+from rlinf_async.core.sharding import (
+    ShardPlan,
+    Splitting,
+    nearest_multiple,
+    one_batch,
+    splitting,
+)
 from rlinf_async.hosts.judge.reasons import Reason
 from rlinf_async.loops.run_settings import RunSettings
 
-AnySettings = TypeVar("AnySettings", bound=RunSettings)
+AUTO_SHARDS = 2
+"""Shards per env worker where simulators share its process: one steps while the other is answered."""
 
+MOST_SHARDS = 64
+"""Shards per env worker at most, where every simulator has a process of its own."""
+USUAL_WORK_S = 0.003
+"""Seconds of an env worker's interpreter for a decision of a shard, as measured on two cores in company."""
 CPU_BACKENDS = frozenset({"cpu", "physx_cpu"})
 """ManiSkill's values of `init_params.sim_backend` for physics on the CPU."""
 
@@ -51,6 +61,43 @@ def shards_of_one(train: Mapping[str, Any], *, environments: int, shards: int | 
     if shards not in (None, environments):
         raise ValueError(f"async.rollout.shards={shards}: {why}; use auto or {environments}")
     return environments
+
+
+def choose_shards(
+    *,
+    asked: int | None,
+    simulator: str,
+    splitting: Splitting,
+    stages: int,
+    fits: Callable[[int], bool],
+    most: int,
+) -> int:
+    """Return the shards per env worker: `asked`, or the choice for `shards: auto` (`asked` is None).
+
+    `auto` splits neither a GPU-vectorised simulator nor an unknown one, and keeps a `pipeline_stage_num`
+    above 1. Simulators with a process each get as many shards as fit, so that none waits for another;
+    simulators that share the process of their worker get two.
+
+    Args:
+        simulator: its name, for the message.
+        stages: `pipeline_stage_num` of the user's config.
+        fits: returns True if a run can be made with this number of shards per worker.
+        most: environments (or groups, which are not cut) of an env worker.
+
+    Raises:
+        ValueError: a vectorised simulator would be split.
+    """
+    if asked is not None:
+        if splitting == "vectorised" and asked > stages:
+            raise ValueError(
+                f"async.rollout.shards={asked} would split {simulator}, which vectorises its environments on "
+                f"the accelerator; use async.rollout.shards=auto or {stages}"
+            )
+        return asked
+    if splitting in ("vectorised", "unknown") or stages > 1:
+        return stages
+    target = min(most, MOST_SHARDS) if splitting == "apart" else AUTO_SHARDS
+    return next((shards for shards in range(target, 1, -1) if fits(shards)), 1)
 
 
 def divide(
@@ -89,58 +136,6 @@ def divide(
             splitting=splitting(train),
         )
     return replace(one_each, shards_per_worker=shards)
-
-
-def shard_choices(
-    plan: ShardPlan,
-    train: Mapping[str, Any],
-    asynchrony: AsyncConfig,
-    *,
-    stages: int,
-    evaluation: Evaluation,
-    most: int,
-) -> tuple[int, ...]:
-    """Return the numbers of shards per env worker that a run may take after its first steps; see
-    `core.shard_fit`.
-
-    Every inference rank keeps two shards, so that one steps while another is answered.
-
-    Args:
-        plan: the plan with which the run begins.
-        stages: as for `divide`.
-        most: environments in a forward pass at most, which bounds a shard.
-    """
-    asked = asynchrony.advanced.fit_shards
-    wanted = (asynchrony.rollout.shards == "auto" and stages == 1) if asked == "auto" else asked
-    if not (wanted and asynchrony.rollout.enabled and simulators_apart(train)):
-        return ()
-    present = plan.shards_per_worker
-
-    def fits(shards: int) -> bool:
-        if present % shards or not plan.fits(shards) or not evaluation.fits(shards * plan.env_workers):
-            return False
-        total = shards * plan.env_workers
-        largest = max(plan.total_envs, evaluation.total) // total
-        return total >= 2 * plan.inference_ranks and largest <= most
-
-    return tuple(shards for shards in range(2, present) if fits(shards))
-
-
-def going_on(settings: AnySettings, saved: Mapping[str, Any] | None) -> AnySettings:
-    """Return the settings of a run that goes on from a checkpoint: it has the shards of the run before,
-    unless the config asks for another number.
-
-    Args:
-        saved: the plan of the run that wrote the checkpoint, as plain data; None if it is unknown.
-    """
-    going, own = replace(settings, shard_choices=()), settings.plan
-    try:
-        plan = ShardPlan(**(saved or {}))
-        same = replace(plan, shards_per_worker=own.shards_per_worker, kept_piece=own.kept_piece) == own
-    except (TypeError, ValueError):
-        return going
-    may_differ = bool(settings.shard_choices) or plan.shards_per_worker == own.shards_per_worker
-    return replace(going, plan=plan) if may_differ and same else going
 
 
 class Evaluation:

@@ -148,7 +148,7 @@ class _ShardLoop:
                     # From here on the next rollout may step the environments, while the last value is
                     # requested: `last` must not share memory that a step writes.
                     free.set_result(None)
-                answer = None if last is None else await _ask(last, self.policy, self.spans)
+                answer = None if last is None else await ask(last, self.policy, self.spans)
             # Both outside of `policy.rollout`: without level 2 a batch waits for every shard inside it.
             await record.complete(output)
             pieces = record.build(output, answer)
@@ -169,52 +169,21 @@ class _ShardLoop:
         env = self.env
         with self.spans.span("reset", shard=self.shard):
             output = await env.start()
-        request = _request(self.shard, env, output, lap=lap)
+        request = request_of(self.shard, env, output, lap=lap)
         for _ in range(env.horizon):
             if request is None:
                 break
-            answer = await _ask(request, self.policy, self.spans)
+            answer = await ask(request, self.policy, self.spans)
             record.append(output, answer)
             with self.spans.span("step", shard=self.shard, number=request.number):
                 output = await env.step(answer)
             # Made before `finish`, which prepares the next rollout and may overwrite `output`.
-            request = _request(self.shard, env, output, lap=lap)
+            request = request_of(self.shard, env, output, lap=lap)
         await env.finish()
         return output, request
 
 
-async def evaluate_shard(
-    *,
-    shard: int,
-    env: ShardEnv,
-    policy: PolicyPort,
-    rollouts: int,
-    restarts: ShardRestarts | None = None,
-    spans: SpanLog = UNRECORDED,
-) -> None:
-    """Run `rollouts` rollouts with the policy's evaluation actions; `env` collects the statistics.
-
-    If the environments fail, `restarts` has them rebuilt, and the rollout is run again.
-    """
-    restarts, remaining = restarts or ShardRestarts(shard, FAIL_AT_ONCE), rollouts
-    while remaining:
-        try:
-            async with policy.rollout(shard):
-                output = await env.start()
-                for _ in range(env.horizon):
-                    request = _request(shard, env, output, mode="eval")
-                    if request is None:
-                        break
-                    output = await env.step(await _ask(request, policy, spans))
-            await env.finish()
-        except ShardFailure as failure:
-            await restarts.restart(env, failure, loss="a rollout of the evaluation")
-            continue
-        restarts.worked()
-        remaining -= 1
-
-
-def _request(
+def request_of(
     shard: int, env: ShardEnv, output: Any, *, mode: RequestKind = "train", lap: tuple[int, int] | None = None
 ) -> ActionRequest | None:
     """The request for the environments that wait for actions after `output`; None if there are none."""
@@ -225,7 +194,8 @@ def _request(
     return ActionRequest(shard=shard, number=number, size=size, payload=payload, mode=mode, lap=lap)
 
 
-async def _ask(request: ActionRequest, policy: PolicyPort, spans: SpanLog) -> Any:
+async def ask(request: ActionRequest, policy: PolicyPort, spans: SpanLog) -> Any:
+    """Return the policy's answer, and record the span `ask`."""
     facts = {"mode": request.mode} if request.mode != "train" else {}
     with spans.span("ask", shard=request.shard, number=request.number, size=request.size, **facts):
         return await policy.act(request)

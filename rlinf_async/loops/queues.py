@@ -7,7 +7,7 @@ batchers only:
     level 2 on    `SharedQueues`: one queue per node, open to all ranks, own node first; a batch leaves as
                   soon as a rank is idle. One more queue has the requests of learner ranks for scores; a rank
                   serves it in turn with the others
-    level 2 off   `BarrierQueues`: one queue per rank and pipeline stage, open to that rank alone; a batch is
+    level 2 off   `loops.barrier`: one queue per rank and pipeline stage, open to that rank alone; a batch is
                   every shard that is in flight
 
 A new request wakes one rank that may take it, and a rank that takes a batch and leaves requests wakes the
@@ -21,12 +21,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from rlinf_async.core.batching import BarrierBatcher, DynamicBatcher
-from rlinf_async.core.sharding import ShardPlan
+from rlinf_async.core.batching import DynamicBatcher
 from rlinf_async.core.types import ActionRequest
 from rlinf_async.loops.waiting import Bell
 
-B = TypeVar("B", DynamicBatcher[Any], BarrierBatcher[Any])
+B = TypeVar("B")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -158,67 +157,3 @@ class SharedQueues:
 
 def _is_younger(queue: Queue[DynamicBatcher[Any]], time: float) -> bool:
     return queue.batcher.oldest is not None and queue.batcher.oldest > time
-
-
-class BarrierQueues:
-    """Level 2 off: every shard has its rank, and a rank waits for all its shards in flight.
-
-    There is one queue per inference rank and pipeline stage. Evaluation shards, numbered after the training
-    shards, use the same queues. `in_step` makes the batches of a rank the same in every run: one queue per
-    rank, and all of its shards in every batch.
-    """
-
-    def __init__(self, plan: ShardPlan, *, deadline_s: float, in_step: bool = False) -> None:
-        self.deadline_s = deadline_s
-        self._keys = [plan.queue(shard)[:1] if in_step else plan.queue(shard) for shard in range(plan.shards)]
-        asked = {key[0] for key in self._keys}
-        # All queues of a rank share one bell, as the rank waits for any of them. A rank without shards waits
-        # for the end of the run, without a deadline.
-        self._bells = [
-            Bell(deadline_s=deadline_s if rank in asked else math.inf) for rank in range(plan.inference_ranks)
-        ]
-        self._queues = {
-            key: Queue(batcher=self._barrier(key, in_step), bell=self._bells[key[0]])
-            for key in sorted(set(self._keys))
-        }
-
-    def __iter__(self) -> Iterator[Queue[BarrierBatcher[Any]]]:
-        return iter(self._queues.values())
-
-    def of(self, request: ActionRequest) -> Queue[BarrierBatcher[Any]]:
-        return self._at(request.shard)
-
-    def bell(self, rank: int, node: str) -> Bell:
-        return self._bells[rank]
-
-    def open_to(
-        self, rank: int, node: str, *, arrived_by: float = math.inf
-    ) -> Iterator[Queue[BarrierBatcher[Any]]]:
-        return (queue for key, queue in self._queues.items() if key[0] == rank)
-
-    def taken(self, rank: int, queue: Queue[Any]) -> None:
-        """Do nothing: the order of the queues of a rank does not depend on its last batch."""
-
-    def wake(self, queue: Queue[Any]) -> None:
-        queue.bell.ring(1)
-
-    def begin(self, shard: int) -> None:
-        self._at(shard).batcher.begin(shard)
-
-    def end(self, shard: int) -> None:
-        """Note that `shard` has ended its rollout, and wake the rank of its queue: the batch may be
-        complete."""
-        self._at(shard).batcher.end(shard)
-        self.wake(self._at(shard))
-
-    def ring(self) -> None:
-        for bell in self._bells:
-            bell.ring()
-
-    def _at(self, shard: int) -> Queue[BarrierBatcher[Any]]:
-        # Evaluation shards are numbered after the training shards.
-        return self._queues[self._keys[shard % len(self._keys)]]
-
-    def _barrier(self, key: tuple[int, ...], in_step: bool) -> BarrierBatcher[Any]:
-        members = frozenset(shard for shard, other in enumerate(self._keys) if other == key)
-        return BarrierBatcher(expected=members if in_step else frozenset())

@@ -12,7 +12,7 @@ from typing import Any
 from rlinf_async.core.failures import DeadlineError, PeerError, RankLost
 from rlinf_async.core.restarts import Generations
 from rlinf_async.core.types import ActionRequest, RequestKey
-from rlinf_async.loops.queues import BarrierQueues, Queue, Queues, SharedQueues
+from rlinf_async.loops.queues import Queue, Queues, SharedQueues
 from rlinf_async.loops.requests import Pending, answering, asked_until_answered, settle
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.observe.meters import Spread
@@ -304,6 +304,8 @@ def request_broker(settings: RunSettings) -> RequestBroker:
     asynchrony = settings.asynchrony
     rollout, deadline_s = asynchrony.rollout, asynchrony.advanced.deadline_s
     if not rollout.enabled:
+        from rlinf_async.loops.barrier import BarrierQueues  # for runs without level 2
+
         in_step = asynchrony.deterministic
         return RequestBroker(BarrierQueues(settings.plan, deadline_s=deadline_s, in_step=in_step))
     return RequestBroker(

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinf_async.core.batching import BarrierBatcher, DynamicBatcher
+from rlinf_async.core.barrier import BarrierBatcher
+from rlinf_async.core.batching import DynamicBatcher
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlinf_async.core.left_out import live_rows
-from rlinf_async.core.packing import LiveSamples, Move, Packing, evening, passes_over, spread
+from rlinf_async.core.packing import LiveSamples, Packing, passes_over, spread
+from rlinf_async.hosts.kit.rank_exchange import Move, evening
 
 FLAGS = st.lists(st.booleans(), min_size=1, max_size=5)
 """Which rows of a micro-batch are live."""

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf_async.core.objectives import importance_weight, weight_measures
-from rlinf_async.core.scores import WHOLE, Scored, joined, pass_size
+from rlinf_async.core.scores import WHOLE, Scored
+from rlinf_async.hosts.kit.scoring import joined, pass_size
 
 MODEL = "actor.model.model_type=mlp"
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlinf_async.core.shard_choice import choose_shards
 from rlinf_async.core.sharding import SEPARATE_SIMULATORS, VECTORISED_SIMULATORS, ShardPlan, nearest_divisor
+from rlinf_async.hosts.simulators import choose_shards
 from tests.making import plan
 
 SIZES = {

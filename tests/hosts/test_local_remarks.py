@@ -11,11 +11,11 @@ from omegaconf import OmegaConf
 
 from rlinf_async import entry_points
 from rlinf_async.compose import compose_config
+from rlinf_async.hosts import remarks
 from rlinf_async.hosts.host import THIS_MACHINE
-from rlinf_async.hosts.kit import unread
-from rlinf_async.hosts.kit.unread import unread_keys
 from rlinf_async.hosts.local.config import settings_of
 from rlinf_async.hosts.local.explain import explain
+from rlinf_async.hosts.remarks import unread_keys
 
 SECTION = {"model_type": "mine", "inputs": 3, "own": {"a": 1}, "hiden": 8}
 
@@ -71,9 +71,9 @@ OWN = ("env_class", "max_episode_steps", "seed")
 
 def env_remarks(monkeypatch, unresolved="", **keys):
     points = EntryPoints([EntryPoint("theirs", "their_envs.sims.reach:Reach", entry_points.ENVS_GROUP)])
-    monkeypatch.setattr(unread, "provided", lambda group: points.select(group=group))
+    monkeypatch.setattr(remarks, "provided", lambda group: points.select(group=group))
     section = {"env_class": "theirs", "max_episode_steps": 8, **keys}
-    return list(unread.misspelt_env_keys(section, key="env", own=OWN, unresolved=unresolved))
+    return list(remarks.misspelt_env_keys(section, key="env", own=OWN, unresolved=unresolved))
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_what_an_environment_may_read_is_not_named(their_envs, monkeypatch, keys
 
 
 def test_a_package_is_not_searched_where_the_host_reads_all_keys(monkeypatch):
-    monkeypatch.setattr(unread, "words_of_module", lambda name: pytest.fail("a package is read"))
+    monkeypatch.setattr(remarks, "words_of_module", lambda name: pytest.fail("a package is read"))
     assert env_remarks(monkeypatch) == []
 
 

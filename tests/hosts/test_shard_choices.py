@@ -7,7 +7,8 @@ from omegaconf import OmegaConf
 
 from rlinf_async.config import AsyncConfig
 from rlinf_async.hosts.kit.rebuilds import Rebuilds
-from rlinf_async.hosts.simulators import Evaluation, going_on, shard_choices
+from rlinf_async.hosts.shard_choices import going_on, shard_choices
+from rlinf_async.hosts.simulators import Evaluation
 from tests.making import plan, run_settings
 
 LIBERO = {"env_type": "libero"}

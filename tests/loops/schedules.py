@@ -15,11 +15,13 @@ from functools import partial
 
 from rlinf_async.config import SurviveConfig
 from rlinf_async.core.buffer import Ledger
-from rlinf_async.loops.env import evaluate_shard, run_shard
+from rlinf_async.loops.barrier import BarrierQueues
+from rlinf_async.loops.env import run_shard
 from rlinf_async.loops.env_restarts import ShardRestarts
+from rlinf_async.loops.evaluation import evaluate_shard
 from rlinf_async.loops.inference import refresh_weights, serve_policy
 from rlinf_async.loops.learner import learn_batch
-from rlinf_async.loops.queues import BarrierQueues, SharedQueues
+from rlinf_async.loops.queues import SharedQueues
 from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker
 from rlinf_async.loops.weight_broker import WeightBroker

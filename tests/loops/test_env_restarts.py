@@ -6,8 +6,8 @@ import pytest
 
 from rlinf_async.config import SurviveConfig
 from rlinf_async.core.failures import ShardFailure
-from rlinf_async.loops.env import evaluate_shard
 from rlinf_async.loops.env_restarts import ShardRestarts
+from rlinf_async.loops.evaluation import evaluate_shard
 from rlinf_async.observe.faults import record_nothing
 from tests.loops.test_env import Story, collect
 from tests.loops.virtual import now, run

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlinf_async.core.failures import DeadlineError, PeerError, RankLost
-from rlinf_async.loops.queues import BarrierQueues, SharedQueues
+from rlinf_async.loops.barrier import BarrierQueues
+from rlinf_async.loops.queues import SharedQueues
 from rlinf_async.loops.request_broker import RequestBroker
 from tests.loops.virtual import now, run, settle
 from tests.making import plan, request

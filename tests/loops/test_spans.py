@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlinf_async.core.types import Piece, Ticket
-from rlinf_async.loops.env import evaluate_shard
+from rlinf_async.loops.evaluation import evaluate_shard
 from rlinf_async.loops.inference import refresh_weights
 from rlinf_async.loops.learner import learn_batch
 from rlinf_async.observe.reading.spans import read_spans

@@ -1,15 +1,58 @@
-"""Sends samples between learner ranks within an optimizer step, by collective calls of torch."""
+"""Evens out samples over learner ranks within an optimizer step: which rows move, and how they are sent, by
+collective calls of torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
 
+from rlinf_async.core.packing import passes_over
 from rlinf_async.core.tensors import Tree, map_tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Live rows of an optimizer step that one rank computes for another."""
+
+    giver: int
+    taker: int
+    rows: int
+
+
+SMALLEST_GAIN = 0.05
+"""The share of the fullest rank's rows that it has to be rid of, for rows to move without saving a pass."""
+
+
+def evening(live: Sequence[int], *, size: int) -> list[Move]:
+    """Return the moves after which ranks with these numbers of `live` rows have equally many, up to one.
+
+    As few rows move as can; none do where no pass of `size` rows is saved and the rank with the most would
+    be rid of few.
+    """
+    least, more = divmod(sum(live), len(live))
+    fullest, even = max(live), least + bool(more)
+    saves_passes = passes_over(even, size) < passes_over(fullest, size)
+    if not saves_passes and fullest - even < SMALLEST_GAIN * fullest:
+        return []
+    fullest_first = sorted(range(len(live)), key=lambda rank: -live[rank])
+    surplus = [live[rank] - least - (place < more) for place, rank in enumerate(fullest_first)]
+    takers = deque((rank, -over) for rank, over in zip(fullest_first, surplus, strict=True) if over < 0)
+    moves = []
+    for giver, over in zip(fullest_first, surplus, strict=True):
+        while over > 0:
+            taker, room = takers.popleft()
+            moves.append(Move(giver, taker, rows := min(over, room)))
+            over -= rows
+            if rows < room:
+                takers.appendleft((taker, room - rows))
+    return moves
 
 
 class Exchange(Protocol):

@@ -18,13 +18,15 @@ from rlinf_async.core import premise
 from rlinf_async.core.held_inputs import HeldInputs
 from rlinf_async.core.packing import passes_over, row_parts
 from rlinf_async.core.premise import Premise, judge
-from rlinf_async.core.scores import INPUTS_FIELD, WHOLE, ScorePair, ToScore, in_passes, joined
+from rlinf_async.core.scores import INPUTS_FIELD, WHOLE, ScorePair, ToScore
 from rlinf_async.core.tensors import (
     BEYOND_FIELD,
     Tree,
+    in_parts,
     leaf,
     put_rows,
     rows_of,
+    size_of,
     slice_samples,
 )
 from rlinf_async.core.types import Piece
@@ -292,3 +294,44 @@ class ScoringTraining:
         (output,) = self.passes([inputs], values=False)
         stored = output.get("prev_logprobs", leaf(inputs, "prev_logprobs"))
         return self.at_level(output["logprobs"].float()), self.at_level(stored.float())
+
+
+def pass_size(samples: int, beyond: int, *, most: int) -> int:
+    """Return the samples per pass over `samples` plus `beyond` more, in as few passes as `samples` alone
+    need.
+
+    The samples beyond are few in comparison, and a pass of their own would take a GPU almost as long as a
+    pass of `most`. So they are spread over the passes, which may exceed `most` by that share.
+    """
+    # Both quotients are rounded up.
+    passes = -(-samples // most)
+    return -(-(samples + beyond) // passes)
+
+
+def in_passes(most: int, samples: Tree, *beyond: Tree) -> Iterator[Tree]:
+    """`samples` followed by `beyond`, in parts of `pass_size`; the number of parts depends on sizes alone."""
+    size = pass_size(size_of(samples), sum(map(size_of, beyond)), most=most)
+    return in_parts(size, samples, *beyond)
+
+
+def joined(
+    outputs: Sequence[Mapping[str, torch.Tensor]], name: str, *, first: int, model: str
+) -> torch.Tensor:
+    """Join field `name` of several passes over parts of a batch, in order, as float32 on the CPU.
+
+    Args:
+        first: the number of samples to return; those behind them are not checked.
+        model: the config key that names the model, with its value; for messages.
+
+    Raises:
+        FloatingPointError: a number is not finite; it would end up in the weights.
+    """
+    # To the CPU pass by pass, so that the device need not hold the scores of the whole batch.
+    scores = torch.cat([output[name].float().cpu() for output in outputs])[:first]
+    # Counted, not averaged: the mean of no numbers is NaN.
+    if bad := int((~scores.isfinite()).sum()):
+        raise FloatingPointError(
+            f"{model}: {bad / scores.numel():.0%} of the {name} of this batch, scored again before the "
+            "update, are not finite; nothing was trained on them"
+        )
+    return scores

@@ -15,9 +15,8 @@ from rlinf_async.hosts.async_block import plain, read_block, unused_settings
 from rlinf_async.hosts.judge.presence import environment_reasons, file_reasons, folder_reasons, model_reasons
 from rlinf_async.hosts.judge.reasons import Reason, refuse
 from rlinf_async.hosts.judge.table import Table
-from rlinf_async.hosts.kit.unread import misspelt_env_keys, unread_keys
 from rlinf_async.hosts.local.settings import ROWS, SETTING_KINDS, LocalSettings
-from rlinf_async.hosts.remarks import own_sections
+from rlinf_async.hosts.remarks import misspelt_env_keys, own_sections, unread_keys
 from rlinf_async.hosts.remarks import remarks as run_remarks
 from rlinf_async.hosts.tasks import settled, task_reasons
 

@@ -41,7 +41,7 @@ from rlinf_async.hosts.rlinf.worker_process import (
     WorkerHooks,
     register_models,
 )
-from rlinf_async.hosts.simulators import going_on
+from rlinf_async.hosts.shard_choices import going_on
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.ray_runtime.checkpoints.saved_buffer import saved_plan
 from rlinf_async.ray_runtime.cluster.starting import begins_a_cluster, starting_ray

@@ -15,10 +15,10 @@ import torch
 
 from rlinf_async.core.held_inputs import HeldInputs
 from rlinf_async.core.left_out import LeftOut
-from rlinf_async.core.packing import Part, Pass, evening
+from rlinf_async.core.packing import Part, Pass
 from rlinf_async.core.scores import INPUTS_FIELD
 from rlinf_async.core.tensors import Tree, leaf
-from rlinf_async.hosts.kit.rank_exchange import Exchange
+from rlinf_async.hosts.kit.rank_exchange import Exchange, evening
 from rlinf_async.hosts.kit.samples import LivePasses
 from rlinf_async.hosts.rlinf.packed_loss import PackedLoss, WholeLoss
 

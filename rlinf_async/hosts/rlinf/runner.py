@@ -25,7 +25,7 @@ from rlinf_async.hosts.rlinf.metrics import in_rlinf_words, metrics_outlet
 from rlinf_async.hosts.rlinf.tree import versions
 from rlinf_async.hosts.rlinf.view import RLinfView
 from rlinf_async.hosts.rlinf.worker_groups import ENV_WORKERS, clear_failure
-from rlinf_async.hosts.simulators import going_on
+from rlinf_async.hosts.shard_choices import going_on
 from rlinf_async.observe.display import RunDisplay
 from rlinf_async.observe.ending import as_exit
 from rlinf_async.observe.files import make_directory

@@ -18,13 +18,13 @@ from rlinf_async.hosts.rlinf.losses import GAE_TYPE, GRPO_TYPE
 from rlinf_async.hosts.rlinf.padding import buckets_up_to
 from rlinf_async.hosts.rlinf.run_settings import RLinfSettings
 from rlinf_async.hosts.rlinf.view import RLinfView
+from rlinf_async.hosts.shard_choices import shard_choices
 from rlinf_async.hosts.simulators import (
     Evaluation,
     divide,
     hold_one_environment,
     max_batch_size,
     request_reasons,
-    shard_choices,
 )
 
 if TYPE_CHECKING:

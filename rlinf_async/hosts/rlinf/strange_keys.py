@@ -13,7 +13,7 @@ from typing import Any
 
 from rlinf_async.core.config_keys import entries, lookup, misspelt, shortened
 from rlinf_async.entry_points import MODELS_GROUP, names_of
-from rlinf_async.hosts.kit.unread import words_of, words_of_module, words_of_references
+from rlinf_async.hosts.remarks import words_of, words_of_module, words_of_references
 from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.placement import COMPONENT_NAMES
 from rlinf_async.hosts.rlinf.sources import sources_of

@@ -16,7 +16,8 @@ from rlinf_async.hosts.async_block import MISSING_VALUE, plain, read_block, reso
 from rlinf_async.hosts.dead_work import why_later_steps_count
 from rlinf_async.hosts.exactness import why_learner_scores
 from rlinf_async.hosts.judge.reasons import Change, Reason, RefusedError, reasons_of, refuse
-from rlinf_async.hosts.simulators import max_batch_size, shard_choices
+from rlinf_async.hosts.shard_choices import shard_choices
+from rlinf_async.hosts.simulators import max_batch_size
 from rlinf_async.hosts.tasks import settled
 from rlinf_async.hosts.verl.algorithms import normalizes, streams
 from rlinf_async.hosts.verl.defaults import usual

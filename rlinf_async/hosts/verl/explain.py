@@ -21,8 +21,7 @@ from rlinf_async.hosts.exactness import own_chance, rollout_exactness, streamer_
 from rlinf_async.hosts.footprints import ModelSize
 from rlinf_async.hosts.host import THIS_MACHINE, AssumedCluster, counterparts
 from rlinf_async.hosts.kit.policy_size import is_declared, parameters
-from rlinf_async.hosts.kit.unread import unread_keys
-from rlinf_async.hosts.remarks import own_sections
+from rlinf_async.hosts.remarks import own_sections, unread_keys
 from rlinf_async.hosts.remarks import remarks as run_remarks
 from rlinf_async.hosts.verl import left_out
 from rlinf_async.hosts.verl.algorithms import SELECTING_LOSSES, streams

@@ -18,7 +18,7 @@ from verl.utils.tracking import Tracking
 from rlinf_async.hosts.async_block import plain, write_rollout
 from rlinf_async.hosts.channels import start_channels, start_request_channel
 from rlinf_async.hosts.host import make_ready
-from rlinf_async.hosts.simulators import going_on
+from rlinf_async.hosts.shard_choices import going_on
 from rlinf_async.hosts.verl.checkpoint import claim, note_latest, resume_point, set_aside, step_folder
 from rlinf_async.hosts.verl.config import fill_in, read, write_back
 from rlinf_async.hosts.verl.explain import remarks

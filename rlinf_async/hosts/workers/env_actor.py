@@ -18,9 +18,10 @@ from rlinf_async.hosts.contract import check_environments
 from rlinf_async.hosts.kit.ends import Ends
 from rlinf_async.hosts.kit.playing import draw_last_only
 from rlinf_async.hosts.kit.rebuilds import Rebuilds, start_again
+from rlinf_async.hosts.workers.eval_shard import EvalShard
 from rlinf_async.hosts.workers.recorder import ShardRecorder
 from rlinf_async.hosts.workers.settings import WorkerSettings
-from rlinf_async.hosts.workers.shard import EvalShard, Stage, TrainShard
+from rlinf_async.hosts.workers.shard import Stage, TrainShard
 from rlinf_async.loops.foreign import let_go
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker
 

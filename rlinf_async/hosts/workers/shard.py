@@ -66,13 +66,13 @@ class Stage:
         return bool(self.section["auto_reset"])
 
 
-def _reset(shard: kit.Shard[Any], stage: Stage) -> Observation:
+def reset(shard: kit.Shard[Any], stage: Stage) -> Observation:
     """Return the observation after a reset; called in the thread of the environments."""
     observation, _ = shard.contract.of(stage.env).reset(stage.env.reset())
     return observation
 
 
-def _decide(shard: kit.Shard[Any], stage: Stage, actions: torch.Tensor) -> Step:
+def decide(shard: kit.Shard[Any], stage: Stage, actions: torch.Tensor) -> Step:
     """Return the results of a decision; called in the thread of the environments."""
     results = stage.env.chunk_step(actions)
     return shard.contract.of(stage.env).step(results, steps=actions.shape[1])
@@ -124,12 +124,12 @@ class TrainShard(kit.TrainShard[ShardOutput]):
             if self._taken_on is not None:
                 # docs/extending.md promises this moment: in the shard's thread, before the reset.
                 self._stage.env.take_on(*self._taken_on)
-            observation = _reset(self, self._stage)
+            observation = reset(self, self._stage)
         self._last = started(observation, self.size)
         return self._last, finite_fields(observation)
 
     def act(self, actions: torch.Tensor) -> Shown[ShardOutput]:
-        step = _decide(self, self._stage, actions)
+        step = decide(self, self._stage, actions)
         assert self._last is not None, "a shard is stepped before it is started"
         ended, truncated = step.ended, step.cut
         if not self._auto_reset:
@@ -164,57 +164,10 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         """Return the statistics of ended episodes with auto_reset, else of all episodes."""
         if self._auto_reset:
             final = step.info.get("final_info") or {}
-            return _chosen(final.get("episode"), step.ended) if step.ended.any() else {}
+            return chosen(final.get("episode"), step.ended) if step.ended.any() else {}
         if self._ignores_ends and not step.truncations.any():
             return {}
-        return _chosen(step.info.get("episode"), None)
-
-
-class EvalShard(kit.EvalShard[Observation]):
-    """Evaluation environments of one stage."""
-
-    def __init__(self, stage: Stage, *, skips_ended: bool = False) -> None:
-        super().__init__(
-            stage.simulators,
-            size=stage.size,
-            horizon=stage.horizon,
-            skips_ended=skips_ended and not stage.auto_reset,
-        )
-        self._stage, self._auto_reset = stage, stage.auto_reset
-        self._ended = torch.zeros(stage.size, dtype=torch.bool)
-
-    def stand(self, playing: Playing | None) -> None:
-        self.others_stand = self._skips_ended and let_play(self._stage.env, playing)
-
-    def shown(self, output: Observation) -> dict[str, Any]:
-        return {"obs": output, "final_obs": None}
-
-    def begin(self) -> Shown[Observation]:
-        if self._auto_reset and self._last is not None:
-            return self._last, {}
-        self._stage.env.is_start = True
-        self._ended = torch.zeros(self.size, dtype=torch.bool)
-        self._last = _reset(self, self._stage)
-        return self._last, finite_fields(self._last)
-
-    def act(self, actions: torch.Tensor) -> Shown[Observation]:
-        step = _decide(self, self._stage, actions)
-        # Without auto_reset an environment may report the end at every step; its episode counts once.
-        new = step.ended if self._auto_reset else step.ended & ~self._ended
-        self._ended = self._ended | step.ended
-        if new.any():
-            statistics = (step.info.get("final_info") or step.info).get("episode")
-            self.episodes.append(_chosen(statistics, new))
-        self.play_on(self._ended)
-        self._last = step.observation
-        return step.observation, finite_fields(step.observation)
-
-    def end(self) -> None:
-        if not self._auto_reset:
-            self._stage.env.update_reset_state_ids()
-
-    def rebuild(self) -> None:
-        self._stage.env = self._stage.rebuild(None)
+        return chosen(step.info.get("episode"), None)
 
 
 def started(observation: Observation, size: int) -> ShardOutput:
@@ -228,7 +181,7 @@ def started(observation: Observation, size: int) -> ShardOutput:
     )
 
 
-def _chosen(statistics: Mapping[str, Any] | None, where: torch.Tensor | None) -> dict[str, torch.Tensor]:
+def chosen(statistics: Mapping[str, Any] | None, where: torch.Tensor | None) -> dict[str, torch.Tensor]:
     """Return the statistics [B] of the environments `where` (None: all)."""
     tensors = dict(statistics or {})
     return tensors if where is None else {name: value[where] for name, value in tensors.items()}

@@ -13,10 +13,9 @@ from rlinf_async.config import FLAGS_OF_BLOCK, AsyncConfig, with_flags
 from rlinf_async.config.checked import checked_config
 from rlinf_async.core.config_keys import lookup
 from rlinf_async.core.left_out import LeftOut
-from rlinf_async.core.shard_choice import AUTO_SHARDS, MOST_SHARDS
 from rlinf_async.core.sharding import ShardPlan, Splitting, splitting
 from rlinf_async.hosts.dead_work import why_later_steps_count
-from rlinf_async.hosts.simulators import hold_one_environment
+from rlinf_async.hosts.simulators import AUTO_SHARDS, MOST_SHARDS, hold_one_environment
 from rlinf_async.loops.run_settings import RunSettings
 
 CONFIG_KEYS: Mapping[str, tuple[str, ...]] = {

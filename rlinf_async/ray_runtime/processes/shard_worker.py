@@ -20,7 +20,7 @@ from rlinf_async.core.frame_counts import FrameCount, FrameMeter
 from rlinf_async.core.shard_times import FirstRollouts, ShardTimes
 from rlinf_async.core.tensors import Episodes
 from rlinf_async.core.types import Ticket, place_of
-from rlinf_async.loops.env import env_loop, evaluate_shard
+from rlinf_async.loops.env import env_loop
 from rlinf_async.loops.env_restarts import ShardRestarts, fault_of
 from rlinf_async.loops.run_settings import RunSettings
 from rlinf_async.loops.simulator_thread import Call, SimulatorThread
@@ -206,6 +206,8 @@ class ShardWorker(RunProcess):
         """Run the evaluation episodes on the same inference ranks as training, and return their
         statistics.
         """
+        from rlinf_async.loops.evaluation import evaluate_shard  # few runs evaluate
+
         self.asynchrony = settings.asynchrony
         policy = self._policy(requests)
         async with self._dividing:

@@ -12,7 +12,7 @@ from rlinf_async.hosts.contract import Contract
 from rlinf_async.hosts.rlinf.env_shard import ContractedEnv, EvalShard, ShardOutput, TrainShard
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from rlinf_async.hosts.rlinf.trajectory import EnvStep
-from rlinf_async.loops.env import evaluate_shard
+from rlinf_async.loops.evaluation import evaluate_shard
 from rlinf_async.ray_runtime.processes.shard_worker import concatenate_metrics
 from tests.hosts.policies import ByState
 from tests.hosts.rlinf.workers import (

@@ -20,9 +20,10 @@ from rlinf_async.compose import compose_config
 from rlinf_async.hosts.rlinf.config import resolve
 from rlinf_async.hosts.rlinf.env_worker import ShardedEnvWorker
 from rlinf_async.hosts.rlinf.rollout_worker import BatchingRolloutWorker
+from rlinf_async.loops.barrier import BarrierQueues
 from rlinf_async.loops.env import run_shard
 from rlinf_async.loops.inference import serve_policy
-from rlinf_async.loops.queues import BarrierQueues, SharedQueues
+from rlinf_async.loops.queues import SharedQueues
 from rlinf_async.loops.request_broker import RequestBroker
 from rlinf_async.loops.requests import Pending
 from rlinf_async.loops.trajectory_broker import TrajectoryBroker

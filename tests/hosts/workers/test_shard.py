@@ -9,8 +9,9 @@ import torch
 from rlinf_async.config import AdvancedConfig
 from rlinf_async.core.failures import ShardFailure
 from rlinf_async.core.tensors import concatenate
-from rlinf_async.hosts.workers.shard import EvalShard, Stage, TrainShard
-from rlinf_async.loops.env import evaluate_shard
+from rlinf_async.hosts.workers.eval_shard import EvalShard
+from rlinf_async.hosts.workers.shard import Stage, TrainShard
+from rlinf_async.loops.evaluation import evaluate_shard
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
 from tests.hosts.policies import ByState

@@ -4,9 +4,9 @@ from itertools import islice
 
 import pytest
 
-from rlinf_async.core.shard_choice import USUAL_WORK_S
 from rlinf_async.core.shard_fit import fit_shards, throughput
 from rlinf_async.core.shard_times import ShardTimes
+from rlinf_async.hosts.simulators import USUAL_WORK_S
 from rlinf_async.lab.bench.scenarios import EMULATED_SCENARIOS, SCENARIOS_BY_NAME
 from rlinf_async.lab.emulated.service import decisions, resets
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from rlinf_async.core.shard_choice import AUTO_SHARDS, MOST_SHARDS
 from rlinf_async.core.sharding import ShardPlan
+from rlinf_async.hosts.simulators import AUTO_SHARDS, MOST_SHARDS
 from rlinf_async.lab.report.advice.machine import Keys, Machine
 from rlinf_async.lab.report.measures import Measures
 from rlinf_async.lab.report.run_files import RunFiles
