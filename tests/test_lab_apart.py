@@ -38,7 +38,6 @@ from typer.testing import CliRunner
 from rlinf_async import cli
 from rlinf_async.entry_points import find
 from rlinf_async.extras import is_here
-from tests.fresh import printed
 result = CliRunner().invoke(cli.app, [{command!r}, "--help"])
 assert result.exit_code == 0, result.output
 """

@@ -17,11 +17,11 @@ from pathlib import Path
 REPOSITORY_ROOT = Path(__file__).parents[2]
 SYSTEM_PATH = "/usr/bin:/bin"
 PACKAGE_SOURCE_VARIABLE = re.compile(
-    r"PIP_(INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|CERT|PROXY|CONFIG_FILE|COMPILE)|TORCH_INDEX_URL|(https?|no)_proxy",
+    r"PIP_(INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|CERT|PROXY|CONFIG_FILE)|TORCH_INDEX_URL|(https?|no)_proxy",
     re.I,
 )
 """Names of variables that say where packages come from. The room keeps them, as a machine may reach packages
-only by a mirror. PIP_COMPILE says who compiles a module, pip or the first process that imports it."""
+only by a mirror."""
 PIP_CONFIG_FILES = (".config/pip/pip.conf", ".pip/pip.conf")
 """Paths of pip's configuration below the user's home; the room uses the file for the same reason."""
 SUPPORTED_PYTHON_CODE = "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))"

@@ -83,6 +83,7 @@ COMMANDS = (
     _stored("schedules.held_out", "--scenario libero"),
     _stored("schedules.shards", "--table"),
     _stored("schedules.beside", "--report"),
+    _stored("schedules.no_work", "--report"),
     _stored("learning equivalence", nightly=True),
     _stored("learning staleness", nightly=True),
     _stored("learning preregistered", "--report"),

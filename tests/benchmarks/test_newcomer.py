@@ -69,8 +69,14 @@ def test_a_command_finds_nothing_of_this_process_in_its_environment(room, monkey
 
 
 def test_only_the_sources_of_packages_are_kept_of_an_environment(tmp_path):
-    kept = {"PIP_INDEX_URL": "mirror", "https_proxy": "proxy", "TORCH_INDEX_URL": "cpu", "PIP_COMPILE": "0"}
-    others = {"PYTHONPATH": "x", "PIP_TARGET": "x", "VIRTUAL_ENV": "x", "RAY_ADDRESS": "x"}
+    kept = {"PIP_INDEX_URL": "mirror", "https_proxy": "proxy", "TORCH_INDEX_URL": "cpu"}
+    others = {
+        "PYTHONPATH": "x",
+        "PIP_TARGET": "x",
+        "PIP_COMPILE": "0",
+        "VIRTUAL_ENV": "x",
+        "RAY_ADDRESS": "x",
+    }
     assert sources({**kept, **others, "HOME": str(tmp_path)}) == kept
     config = tmp_path / ".config/pip/pip.conf"
     config.parent.mkdir(parents=True)
