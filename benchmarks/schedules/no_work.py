@@ -19,7 +19,8 @@ import typer
 from benchmarks.result_store import ResultStore
 from benchmarks.schedules.shards import in_words
 from rlinf_async.lab.bench.cell import BenchCell
-from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME, EnvService, PolicyService, Scenario
+from rlinf_async.lab.bench.scenarios import SCENARIOS_BY_NAME, PolicyService, Scenario
+from rlinf_async.lab.emulated.service import EnvService
 from rlinf_async.lab.table import markdown
 
 RESULTS_FILE = Path(__file__).with_name("no_work.json")
