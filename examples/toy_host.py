@@ -56,6 +56,14 @@ class Seen:
     ended: torch.Tensor
     playing: Playing | None = None
 
+    @property
+    def observation(self) -> dict[str, Any]:
+        return {"states": self.where}
+
+    @property
+    def episodes(self) -> dict[str, torch.Tensor]:
+        return {"return": self.rewards}
+
 
 class Numbers(TrainShard[Seen]):
     """The framework's environments, which begin at one."""
@@ -74,20 +82,12 @@ class Numbers(TrainShard[Seen]):
         """There is nothing to close."""
 
     def shown(self, output: Seen) -> dict[str, Any]:
-        return {"obs": {"states": output.where}}
+        return {"obs": output.observation}
 
     def _shown(self, where: torch.Tensor) -> Shown[Seen]:
         never = torch.zeros(self.size, dtype=torch.bool)
         self._last = Seen(where, -where[:, 0].abs(), never)
         return self._last, {"states": where}
-
-
-class NumberRecorder(SampleRecorder[Seen]):
-    def observation_of(self, output: Seen) -> dict[str, Any]:
-        return {"states": output.where}
-
-    def episodes_of(self, output: Seen) -> dict[str, torch.Tensor]:
-        return {"return": output.rewards}
 
 
 def scored(model: torch.nn.Linear, inputs: Any) -> torch.Tensor:
@@ -177,7 +177,7 @@ async def main() -> None:
     learner, acting = Learner(torch.nn.Linear(1, 1)), Inference(torch.nn.Linear(1, 1))
     requests, trajectories = request_broker(SETTINGS), trajectory_broker(SETTINGS)
     pieces = Pieces(trajectories)
-    recorder = partial(NumberRecorder, settings=SETTINGS, every_end=False, episodes=[])
+    recorder = partial(SampleRecorder[Seen], settings=SETTINGS, every_end=False, episodes=[])
 
     def publish(version: int) -> None:
         acting.load_state(version, learner.model.state_dict())

@@ -27,7 +27,13 @@ class Played(Protocol):
 
 
 class Decided(Played, Protocol):
-    """An output as `Played`, with rewards and ends of episodes."""
+    """An output as `Played`, with an observation, statistics of episodes, rewards and ends of episodes."""
+
+    @property
+    def observation(self) -> dict[str, Any]: ...
+
+    @property
+    def episodes(self) -> dict[str, torch.Tensor]: ...
 
     @property
     def rewards(self) -> torch.Tensor:
@@ -168,6 +174,12 @@ class SampleRecorder(Recorder[DecidedOutput]):
         self._values: list[torch.Tensor] = []
         self._rewards: list[torch.Tensor] = []
         self._ended: list[torch.Tensor] = []
+
+    def observation_of(self, output: DecidedOutput) -> dict[str, Any]:
+        return output.observation
+
+    def episodes_of(self, output: DecidedOutput) -> dict[str, torch.Tensor]:
+        return output.episodes
 
     def rewards_of(self, output: DecidedOutput, answer: Mapping[str, Any]) -> torch.Tensor:
         """Return the rewards [B] of the decision before `output`. Hosts may override this."""

@@ -49,7 +49,7 @@ from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue, Watch, unwa
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import EPISODES_FIELD
 from rlinf_async.loops.finite import SkippedSteps
-from rlinf_async.loops.streaming_learner import Normalize, StreamingLearner
+from rlinf_async.loops.streaming_learner import Normalize, StreamingLearner, Training
 from rlinf_async.observe.meters import BusyMeter, prefixed
 from rlinf_async.observe.rollout_measures import REPORTED_FIELDS, mean_of_episodes, of_rollouts
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
@@ -68,8 +68,8 @@ def local_learner(
     return StreamingLearner(training, settings.run, parameters=lambda: list(model.parameters()), busy=busy)
 
 
-class LocalTraining:
-    """Trains `model`; implements `loops.streaming_learner.Training`.
+class LocalTraining(Training):
+    """Trains `model` in one rank.
 
     The loss of an optimizer step is a sum over its samples divided by their number, which is known only when
     the step is complete. So gradients of sums are accumulated, and divided at the end: the division into
@@ -190,14 +190,8 @@ class LocalTraining:
             if one.size:  # the sample of an empty pass must not count
                 self._accumulate(packed)  # type: ignore[arg-type]
 
-    def train_whole(self, rollout: Tree) -> None:
-        """Do nothing: micro-batches do all training."""
-
     def note(self, name: str, value: torch.Tensor | float) -> None:
         self._metrics[f"train/{name}"].append(float(value))
-
-    def sums_to_normalize(self, sums: dict[str, float]) -> dict[str, float]:
-        return sums
 
     def finish(self, normalized: Normalize) -> dict[str, float]:
         # First, so that `means` replaces the environments' own numbers of the same name.
@@ -227,9 +221,6 @@ class LocalTraining:
         with as_inference(self.model):
             logprobs, _ = self.model.score(inputs["forward_inputs"])
         return logprobs, leaf(inputs, "prev_logprobs")
-
-    def summed(self, sums: dict[str, float]) -> dict[str, float]:
-        return sums
 
     def _accumulate(self, samples: Tensors) -> None:
         settings, share, valid = self._settings, samples["share"], samples["valid"]

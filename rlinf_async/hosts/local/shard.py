@@ -196,12 +196,6 @@ class RolloutRecorder(SampleRecorder[ShardOutput]):
         self._truncated: list[torch.Tensor] = []
         self._steps = 1
 
-    def observation_of(self, output: ShardOutput) -> dict[str, Any]:
-        return output.observation
-
-    def episodes_of(self, output: ShardOutput) -> dict[str, torch.Tensor]:
-        return output.episodes
-
     def steps_per_decision(self) -> int:
         return self._steps
 

@@ -62,12 +62,6 @@ CONFLICTS = read_conflicts(
 )
 TABLE = Table(ROWS, conflicts=CONFLICTS, default_of=DEFAULTS.get)
 """Every key of RLinf's config."""
-TRANSLATIONS: Mapping[str, Mapping[str, str]] = {
-    row.name: dict(each.partition("=")[::2] for each in row.why.split(", "))
-    for row in TABLE.rows
-    if row.fate == "translated"
-}
-"""{key of RLinf: {key that takes its place: the value of that key, or "" for the value of RLinf's key}}."""
 KNOWN_SECTIONS = frozenset({*TABLE.sections, "defaults"})
 """The sections of RLinf's embodied runs, and ours; any other section is the user's own."""
 TASK_SIMULATORS = ("isaaclab", "maniskill")

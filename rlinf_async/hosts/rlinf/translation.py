@@ -8,8 +8,15 @@ from typing import Any
 
 from rlinf_async.config import BLOCK_KEY
 from rlinf_async.core.config_keys import lookup
-from rlinf_async.hosts.rlinf.keys import TRANSLATIONS
+from rlinf_async.hosts.rlinf.keys import TABLE
 from rlinf_async.hosts.rlinf.losses import ASYNC_PPO
+
+TRANSLATIONS: Mapping[str, Mapping[str, str]] = {
+    row.name: dict(each.partition("=")[::2] for each in row.why.split(", "))
+    for row in TABLE.rows
+    if row.fate == "translated"
+}
+"""{key of RLinf: {key that takes its place: the value of that key, or "" for the value of RLinf's key}}."""
 
 
 def as_rlinf_counts(cfg: Mapping[str, Any]) -> dict[str, Any]:

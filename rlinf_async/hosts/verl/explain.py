@@ -31,8 +31,8 @@ from rlinf_async.hosts.verl.defaults import changes, defaults, is_known
 from rlinf_async.hosts.verl.placement import in_words
 from rlinf_async.hosts.verl.reasons import TABLE
 from rlinf_async.hosts.verl.settings import VerlSettings, section
-from rlinf_async.hosts.verl.trials import unit_remarks
-from rlinf_async.hosts.verl.view import ACTOR_SECTION, ROLLOUT_SECTION, VerlView
+from rlinf_async.hosts.verl.units import missing_units, trial_policy
+from rlinf_async.hosts.verl.view import ACTOR_SECTION, ROLLOUT_SECTION, UNITS_KEY, VerlView
 
 OUR_SECTIONS = ("async", "defaults", "env", "hydra", "model_engine", "vla")
 """Sections that are not in veRL's list of keys; veRL itself adds `model_engine` when a config is composed."""
@@ -256,3 +256,10 @@ def key_remarks(cfg: Mapping[str, Any]) -> Iterator[str]:
             )
     if defaults():
         yield from own_sections(cfg, {*defaults(), *OUR_SECTIONS}, framework="veRL")
+
+
+def unit_remarks(view: VerlView) -> Iterator[str]:
+    """Yield a remark if some of the classes that FSDP2 is told to wrap are of no layer of the policy."""
+    policy = None if isinstance(view.units, str) else trial_policy(view)
+    if policy is not None and (names := missing_units(policy, view.units or ())):
+        yield f"{UNITS_KEY}: {type(policy).__name__} has no layer {', '.join(names)}"

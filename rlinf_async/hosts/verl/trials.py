@@ -16,8 +16,8 @@ from rlinf_async.extras import is_here
 from rlinf_async.hosts.judge.presence import own_check
 from rlinf_async.hosts.judge.reasons import Reason, unknown_reason
 from rlinf_async.hosts.verl.installation import get_ready
-from rlinf_async.hosts.verl.units import missing_units, trial_policy, why_no_units
-from rlinf_async.hosts.verl.view import OPTIM_SECTION, UNITS_KEY, VerlView
+from rlinf_async.hosts.verl.units import trial_policy, why_no_units
+from rlinf_async.hosts.verl.view import OPTIM_SECTION, VerlView
 from rlinf_async.loops.foreign import AsOurs, contained
 
 USUAL_OPTIMIZER = ("AdamW", "torch.optim")
@@ -93,13 +93,6 @@ def unit_reasons(view: VerlView) -> Iterator[Reason]:
         yield Reason(why)
 
 
-def unit_remarks(view: VerlView) -> Iterator[str]:
-    """Yield a remark if some of the classes that FSDP2 is told to wrap are of no layer of the policy."""
-    policy = None if isinstance(view.units, str) else trial_policy(view)
-    if policy is not None and (names := missing_units(policy, view.units or ())):
-        yield f"{UNITS_KEY}: {type(policy).__name__} has no layer {', '.join(names)}"
-
-
 def ray_reasons(view: VerlView) -> Iterator[Reason]:
     """Yield a reason for each key of `ray_kwargs.ray_init` that is no argument of `ray.init`."""
     if view.ray_arguments.keys() <= USUAL_RAY_ARGUMENTS:
@@ -117,16 +110,12 @@ def callback_reasons(view: VerlView) -> Iterator[Reason]:
     """Yield a reason if the class that veRL is to call after each checkpoint cannot be imported."""
     if not isinstance(path := view.callback, str) or not is_here("verl"):
         return
-    if why := tried(lambda: _callback(path))[1]:
+    module, _, name = path.rpartition(".")
+    if why := tried(lambda: getattr(import_module(module), name).on_save)[1]:
         yield Reason(
             f"trainer.checkpoint_callback_class={path} must be package.module.Class, a class with on_save: "
             f"{why}"
         )
-
-
-def _callback(path: str) -> None:
-    module, _, name = path.rpartition(".")
-    getattr(import_module(module), name).on_save  # noqa: B018 the attribute is looked for
 
 
 def _of_arguments(package: str) -> AsOurs:

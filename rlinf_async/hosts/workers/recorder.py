@@ -31,12 +31,6 @@ class ShardRecorder(SampleRecorder[ShardOutput]):
     def joined_inputs(self, rows: Sequence[Tree]) -> Tree:
         return stacked(rows)  # pieces go to the process of a learner rank
 
-    def observation_of(self, output: ShardOutput) -> dict[str, Any]:
-        return output.observation
-
-    def episodes_of(self, output: ShardOutput) -> dict[str, torch.Tensor]:
-        return output.episodes
-
     def logprobs_of(self, answer: Mapping[str, Any]) -> torch.Tensor:
         shape = (
             len(answer["actions"]),

@@ -15,12 +15,12 @@ from rlinf_async.hosts.rlinf.host import RLinfHost
 from rlinf_async.hosts.rlinf.keys import (
     DEFAULTS,
     TABLE,
-    TRANSLATIONS,
     unserved_key_reasons,
 )
 from rlinf_async.hosts.rlinf.run_settings import REWARD_MODES
 from rlinf_async.hosts.rlinf.settings import OFFLOAD_KEYS
 from rlinf_async.hosts.rlinf.sources import sources_of
+from rlinf_async.hosts.rlinf.translation import TRANSLATIONS
 from rlinf_async.observe.display import RunDisplay
 from tests.checkouts import TREES, package
 from tests.hosts.rlinf.given import config

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf, open_dict
 from rlinf_async.hosts.async_block import plain
 from rlinf_async.hosts.judge.reasons import RefusedError
 from rlinf_async.hosts.kit import building
-from rlinf_async.hosts.verl import trials, units
+from rlinf_async.hosts.verl import explain, trials, units
 from rlinf_async.hosts.verl.config import read
 from rlinf_async.hosts.verl.reasons import TABLE
 from rlinf_async.hosts.verl.view import VerlView
@@ -165,7 +165,7 @@ def test_reasons_and_remarks_about_its_layers_build_the_policy_once(monkeypatch,
     )
     view = VerlView.of(plain(composed(f"{WRAP}=[Linear,Nothing]")))
     assert list(trials.unit_reasons(view)) == []
-    assert len(list(trials.unit_remarks(view))) == 1
+    assert len(list(explain.unit_remarks(view))) == 1
     assert len(builds) == 1
 
 
