@@ -4,7 +4,7 @@
 
 `rollout.enabled`: a rollout begins while the one before is handed over. `advanced.balance=tasks`: the shard
 is told before each rollout which shard's tasks to play. `deterministic`, with checkpoints: the environments
-are built anew at each checkpoint.
+are built anew at each checkpoint (`loops.renewal`).
 
 Theory of operation: tasks. A batch has a place for every rollout that the synchronous loop would train: a
 shard and an epoch. The gate hands out the places of batch after batch to the shard that asks first; the
@@ -16,14 +16,6 @@ again before any later one, with the same tasks.
 Within a batch the places with the longest rollouts before come first. A slow task that begins last would
 delay the batch, and with it every shard at the gate. A shard that has played a fast task takes on a slow one
 of the next batch, so that simulators stay busy within the same bound on staleness.
-
-Theory of operation: renewal. Environments cannot be saved in the middle of an episode: no interface writes
-down the state of a simulator and of its wrappers. So every deterministic run, interrupted or not, builds new
-environments at its checkpoints, with a seed that follows from the step alone.
-
-With a fixed lag a checkpoint needs no further barrier. Version `S` is published when every rollout of earlier
-versions has ended. So a shard's first rollout with actions of `S` comes after all of these, and is also the
-first rollout of a run that resumes from the checkpoint after step `S`.
 """
 
 from __future__ import annotations
@@ -226,8 +218,11 @@ def _preparation(settings: RunSettings, env: Any) -> Callable[[Ticket], Awaitabl
     """Return the argument `before` of `run_shard`; runs that renew environments never take on tasks."""
     if settings.asynchrony.takes_tasks:
         return placing(env.take_on, settings.plan)
-    then = Renewal(settings, env.renew).before if settings.renews else no_preparation
-    return placing(env.stand_at, settings.plan, then)
+    if not settings.renews:
+        return placing(env.stand_at, settings.plan)
+    from rlinf_async.loops.renewal import Renewal  # for deterministic runs with checkpoints
+
+    return placing(env.stand_at, settings.plan, Renewal(settings, env.renew).before)
 
 
 def placing(
@@ -246,24 +241,3 @@ def placing(
         await then(ticket)
 
     return before
-
-
-class Renewal:
-    """Renews the environments of one shard, once at each checkpoint that is due."""
-
-    def __init__(self, settings: RunSettings, renew: Callable[[int], Awaitable[None]]) -> None:
-        """`renew(step)` replaces the environments by new ones; `step` is the step of the checkpoint."""
-        self._settings = settings
-        self._renew = renew
-        self._renewed_at = 0
-
-    async def before(self, ticket: Ticket) -> None:
-        """Renew the environments before the rollout of `ticket` if a checkpoint is due.
-
-        Raises:
-            ShardFailure: environments could not be built; the next attempt builds them again.
-        """
-        if ticket.version != self._renewed_at and self._settings.renews_at(ticket.version):
-            await self._renew(ticket.version)
-            # After `_renew`: if it fails, the next attempt must build again.
-            self._renewed_at = ticket.version

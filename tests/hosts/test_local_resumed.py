@@ -25,8 +25,9 @@ from rlinf_async.hosts.local.shard import Noise, RolloutRecorder, Shard
 from rlinf_async.hosts.local.trainer import LearnerThread, LocalRun
 from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
 from rlinf_async.lab.demo.simulators.point_reach_env import PointReach
-from rlinf_async.loops.env import Renewal, run_shard
+from rlinf_async.loops.env import run_shard
 from rlinf_async.loops.learner import WAITING_METRIC
+from rlinf_async.loops.renewal import Renewal
 from rlinf_async.loops.together import together
 from rlinf_async.loops.trajectory_broker import trajectory_broker
 from rlinf_async.observe.meters import BusyMeter

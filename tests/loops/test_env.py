@@ -10,9 +10,10 @@ from rlinf_async.core.failures import PeerError, ShardFailure
 from rlinf_async.core.types import Ticket
 from rlinf_async.lab.virtual.run import predict
 from rlinf_async.loops import env as module
-from rlinf_async.loops.env import Renewal, env_loop, placing, run_shard
+from rlinf_async.loops.env import env_loop, placing, run_shard
 from rlinf_async.loops.env_restarts import ShardRestarts
 from rlinf_async.loops.evaluation import evaluate_shard
+from rlinf_async.loops.renewal import Renewal
 from rlinf_async.loops.together import together
 from tests.lab.virtual.given import settings, times
 from tests.loops.virtual import run
