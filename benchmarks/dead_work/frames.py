@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import tempfile
 import time
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import mean
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -42,13 +44,16 @@ COMMON_ENV_SETTINGS |= {"use_rel_reward": False, "video_cfg": {"save_video": Fal
 STOCK_SIDE, LAST_FRAMES_SIDE = "stock", "last"
 
 
-def import_before_the_simulators() -> None:
-    """Import LIBERO's simulator once, for all forks of this process.
+def fork_simulators() -> None:
+    """Have RLinf fork LIBERO's simulators; it starts Python for each, which imports for seconds.
 
     Not where a GPU renders: what its driver has opened cannot be forked.
     """
     if os.environ["MUJOCO_GL"] == "osmesa":
         import libero.libero.envs  # noqa: F401
+        import rlinf.envs.libero.venv as module
+
+        module.multiprocessing = SimpleNamespace(get_context=lambda _: multiprocessing.get_context("fork"))
 
 
 def libero(section: dict[str, Any], task: str, size: int) -> tuple[type, Callable[[type], type | None]]:
@@ -58,7 +63,7 @@ def libero(section: dict[str, Any], task: str, size: int) -> tuple[type, Callabl
     prepare_libero(Path(os.environ[ASSETS_VARIABLE]), Path(tempfile.mkdtemp()))
     from rlinf.envs.libero.libero_env import LiberoEnv
 
-    import_before_the_simulators()
+    fork_simulators()
     from rlinf_async.hosts.rlinf.frames.libero import adapt
 
     section |= {"task_suite_name": task, "reset_gripper_open": True}

@@ -53,10 +53,7 @@ def test_a_seed_is_complete_when_all_its_planned_runs_are_there():
 
 
 @pytest.mark.parametrize("name", ["causes", "flow", "pi0", "pictures", "singles"])
-def test_the_page_of_an_experiment_is_that_of_its_rows(name):
+def test_the_rows_of_an_experiment_are_of_its_runs(name):
     pytest.importorskip("scipy", reason="the statistics need SciPy")
     experiment = import_module(f"benchmarks.learning.{name}")
-    stored = rows_of(experiment.ROWS_FILE, experiment.Run)
-    assert experiment.ROWS_FILE.with_suffix(".md").read_text() == experiment.report(stored)
-    assert set(stored) <= set(experiment.runs())
-    assert stored
+    assert set() < set(rows_of(experiment.ROWS_FILE, experiment.Run)) <= set(experiment.runs())

@@ -20,6 +20,7 @@ pytest.importorskip("gym", reason="RLinf's LIBERO is an environment of gym")
 
 ROOT = Path(__file__).parents[2]
 A_THOUSAND = pytest.mark.nightly
+OF_SIMULATOR = {"metaworld": pytest.mark.render, "maniskill": pytest.mark.maniskill}
 
 
 def compared(*arguments: str, what: str = "frames") -> dict:
@@ -78,40 +79,26 @@ def test_libero_over_a_thousand_steps_without_a_reset_of_its_own():
     assert result["frames"] == {"drawn": 2 * (17 + 1 + 100), "left_out": 2 * (16 + 900)}
 
 
-@pytest.mark.render
-@pytest.mark.usefixtures("metaworld")
-@pytest.mark.parametrize(
-    ("task", "decisions"),
-    [
-        ("reach-v3", 2),
-        *(
-            pytest.param(task, 100, marks=A_THOUSAND)
-            for task in ("reach-v3", "button-press-topdown-v3", "door-open-v3")
-        ),
-    ],
-)
-def test_metaworld_with_episodes_that_end_and_are_reset_in_a_decision(task, decisions):
-    sizes = ("--size", "64", "--chunk", "5", "--decisions", str(decisions), "--resets", "2")
-    result = compared("metaworld", "--task", task, *sizes, "--auto-reset", "--horizon", "7")
-    assert result["equal"], result["difference"]
-    assert result["frames"]["left_out"] == 2 * decisions * 4
+def resetting(simulator: str, *tasks: str):
+    """A case of the first task for two decisions, and one of each for a hundred."""
+    mark = OF_SIMULATOR[simulator]
+    return [
+        pytest.param(simulator, tasks[0], 2, marks=mark),
+        *(pytest.param(simulator, task, 100, marks=[mark, A_THOUSAND]) for task in tasks),
+    ]
 
 
-@pytest.mark.maniskill
-@pytest.mark.usefixtures("maniskill")
 @pytest.mark.parametrize(
-    ("task", "decisions"),
+    ("simulator", "task", "decisions"),
     [
-        ("PickCube-v1", 2),
-        *(
-            pytest.param(task, 100, marks=A_THOUSAND)
-            for task in ("PickCube-v1", "PushCube-v1", "StackCube-v1")
-        ),
+        *resetting("metaworld", "reach-v3", "button-press-topdown-v3", "door-open-v3"),
+        *resetting("maniskill", "PickCube-v1", "PushCube-v1", "StackCube-v1"),
     ],
 )
-def test_maniskill_with_episodes_that_end_and_are_reset_in_a_decision(task, decisions):
+def test_episodes_that_end_and_are_reset_in_a_decision(request, simulator, task, decisions):
+    request.getfixturevalue(simulator)  # skips where the simulator is not installed
     sizes = ("--size", "64", "--chunk", "5", "--decisions", str(decisions), "--resets", "2")
-    result = compared("maniskill", "--task", task, *sizes, "--auto-reset", "--horizon", "7")
+    result = compared(simulator, "--task", task, *sizes, "--auto-reset", "--horizon", "7")
     assert result["equal"], result["difference"]
     assert result["frames"]["left_out"] == 2 * decisions * 4
 

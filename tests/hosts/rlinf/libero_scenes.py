@@ -16,7 +16,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from benchmarks.dead_work.frames import import_before_the_simulators
+from benchmarks.dead_work.frames import fork_simulators
 from rlinf_async.lab.demo.simulators.libero import prepare_libero
 
 STAGE, SHARD, SEED = 4, 2, 7
@@ -57,7 +57,7 @@ def main() -> None:
     prepare_libero(Path(sys.argv[1]), Path(sys.argv[2]))
     from rlinf.envs.libero.libero_env import LiberoEnv
 
-    import_before_the_simulators()
+    fork_simulators()
 
     from rlinf_async.hosts.rlinf.episode_starts import Stages, with_stock_scenes
     from rlinf_async.hosts.rlinf.frames.libero import adapt
