@@ -7,11 +7,15 @@ each piece of code, which finds everything else as a new Python would.
 import atexit
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from subprocess import CompletedProcess
 
 from rlinf_async.observe.forking import ForkingInterpreter
 
 TORCH_AND_RAY = "import torch, ray"
+ROOT = str(Path(__file__).parents[1])
+HERE = f"import sys; {ROOT!r} in sys.path or sys.path.insert(0, {ROOT!r})"
+"""The package of this checkout comes first, also in a copy of it."""
 TIMEOUT_S = 300.0
 NONE: Mapping[str, str] = {}
 
@@ -26,7 +30,7 @@ def interpreter(ground: str) -> ForkingInterpreter:
 
 def run(code: str, *, ground: str = "", env: Mapping[str, str] = NONE) -> CompletedProcess[str]:
     """Run `code` behind the imports `ground`."""
-    done = interpreter(ground).run(code, env=env, ground=(ground,), timeout=TIMEOUT_S)
+    done = interpreter(ground).run(code, env=env, ground=(HERE, ground), timeout=TIMEOUT_S)
     assert done is not None, f"no process can be forked behind {ground!r}"
     return done
 

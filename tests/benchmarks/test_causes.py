@@ -13,7 +13,7 @@ from benchmarks.learning.causes import ARM_NAMES, PLANNED_SEEDS, Run, block, rep
 from benchmarks.learning.preregistered_run import settings_of
 from benchmarks.learning.preregistration import load
 
-BATCHES = 12
+BATCHES = 8
 """The first of 32; the two learners part before them."""
 SETTING = load().setting(causes.BASE_SETTING)
 

@@ -113,7 +113,7 @@ class SmolVLA(nn.Module):
         """The language model's last hidden states at the queries, [batch, chunks, width]."""
         # The vision model takes an all-zero picture for padding and drops it; [-1, 1] has no exact zero.
         pixels = images.permute(0, 3, 1, 2).to(states.dtype) / 127.5 - 1.0
-        features = self.vlm.get_image_features(pixels[:, None])  # type: ignore[arg-type]
+        features = self.vlm.get_image_features(pixels[:, None])
         # transformers 5 wraps the features that transformers 4 returned directly.
         features = getattr(features, "pooler_output", features)
         read = self.vlm.get_input_embeddings()(tokens.ids)
