@@ -17,7 +17,7 @@ import mmap
 import os
 import pickle
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from enum import Enum
 from functools import cache
 from io import FileIO
@@ -94,6 +94,9 @@ class MemoryFile:
     def __init__(self) -> None:
         # Closed on exec: a program that this process starts would keep the memory alive.
         self._file = os.memfd_create("rlinf-async", os.MFD_CLOEXEC)
+        # The inode tells a reader whether the descriptor is still this file: numbers of processes and of
+        # descriptors are reused, and repeat on other machines.
+        self._inode = os.fstat(self._file).st_ino
         os.ftruncate(self._file, 1)  # an empty file cannot be mapped
         self._map = mmap.mmap(self._file, 1)
 
@@ -107,10 +110,7 @@ class MemoryFile:
             for row, (first, end) in zip(rows, pairwise(ends), strict=True):
                 # The only copy of the data: the reader maps these pages.
                 self._map[first:end] = row
-        # The inode tells a reader whether the descriptor is still this file: numbers of processes and of
-        # descriptors are reused, and repeat on other machines.
-        inode = os.fstat(self._file).st_ino
-        return [machine(), os.getpid(), self._file, inode, value.head, value.lengths]
+        return [machine(), os.getpid(), self._file, self._inode, value.head, value.lengths]
 
     @property
     def size(self) -> int:
@@ -158,15 +158,18 @@ class MemoryPool:
         memory = Pickled(value)
         # Out of the pool during the block: overlapping blocks have a file each.
         file = self._take(memory.size)
-        with ExitStack() as given_up:
-            # If the block raises, a late reader must not find another value in this file.
-            given_up.callback(self._close, file)
+        may_be_reused = False
+        try:
             place = file.write(memory)
             file.unlock()
             yield place
-            if self._reuse is not Reuse.NEVER:
-                given_up.pop_all()
+            may_be_reused = self._reuse is not Reuse.NEVER
+        finally:
+            if may_be_reused:
                 self._files[file] = self._values
+            else:
+                # If the block raises, a late reader must not find another value in this file.
+                self._close(file)
 
     def _take(self, size: int) -> MemoryFile:
         """Remove from the pool, and return, an unmapped file, if possible of at least `size` bytes."""

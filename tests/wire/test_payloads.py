@@ -19,6 +19,7 @@ from rlinf_async.wire.payloads import (
     INLINE_BYTES,
     map_ahead,
     pack,
+    read_each_sealed,
     read_sealed,
     seal,
     sealed,
@@ -269,6 +270,12 @@ async def test_what_cannot_be_read_any_more_is_an_error_in_its_place():
     read = await read_sealed(payload, Reader())
     assert isinstance(read, PeerError)
     assert "the data of a request cannot be read" in str(read)
+    value = {"x": torch.arange(INLINE_BYTES)}
+    with sealed(value, ShownMemory(Listening.ASKED_WITH)) as near:
+        one, gone, other = await read_each_sealed([near, payload, seal(value)], Reader())
+    assert isinstance(gone, PeerError)
+    assert equal(one, value)
+    assert equal(other, value)
 
 
 ROWS = (

@@ -26,7 +26,7 @@ from rlinf_async.ray_runtime.processes.run_process import hand_over_quickly
 from rlinf_async.ray_runtime.processes.seeds import seed_version
 from rlinf_async.ray_runtime.publication.weight_file import Tensors
 from rlinf_async.ray_runtime.publication.weights import WeightClient, apply, types_of
-from rlinf_async.wire.payloads import read_sealed
+from rlinf_async.wire.payloads import read_each_sealed
 from rlinf_async.wire.shown_memory import Reader
 
 
@@ -135,9 +135,7 @@ class InferenceWorker(KeepsToShare):
         The answer is a `PeerError` where a request cannot be read because its env worker has died.
         """
         # Before the lock: reading may wait for other nodes, and weights may change meanwhile.
-        payloads = await asyncio.gather(
-            *(read_sealed(pending.request.payload, self._reader) for pending in batch)
-        )
+        payloads = await read_each_sealed([pending.request.payload for pending in batch], self._reader)
         readable = [not isinstance(payload, PeerError) for payload in payloads]
         # Under the lock no weights change, so that all answers of a batch are of one version.
         async with self._model_lock:

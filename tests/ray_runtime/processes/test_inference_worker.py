@@ -127,7 +127,8 @@ def test_the_requests_of_a_batch_are_read_side_by_side(worker):
             return pack({"seen": torch.zeros(1)})
 
     worker._reader = Reading()
-    far = [Pending(request=request(number, 1, payload=[[], ()])) for number in range(3)]
+    place = ["another machine", 0, 0, 0, b"", []]
+    far = [Pending(request=request(number, 1, payload=[place, ()])) for number in range(3)]
     assert len(asyncio.run(worker.act(far))) == 3
     assert worker._reader.most == 3
 
