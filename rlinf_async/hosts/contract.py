@@ -9,6 +9,7 @@ fields of an observation; later ones must have the same.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -112,12 +113,19 @@ def finite_fields(
     statistics: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the values of an environment's output that must be finite, by names for messages."""
-    numbers = {"rewards": rewards, **observation, "final_observation": final}
-    if rewards is not None:
+    numbers = {**observation, "final_observation": final}
+    if rewards is not None and not _has_finite_squares(rewards):
         # Advantages are divided by a standard deviation: a reward of 1e38 is finite, but its square is not.
         squares = torch.where(torch.isfinite(rewards), rewards.float().square(), 0.0)
-        numbers["squares of rewards in float32"] = squares
+        numbers = {"rewards": rewards, **numbers, "squares of rewards in float32": squares}
     return numbers | ({"statistics of episodes": statistics} if statistics else {})
+
+
+def _has_finite_squares(rewards: torch.Tensor) -> bool:
+    """Return True if the sum of the squares of `rewards` in float32 is finite, which proves that the rewards
+    and their squares are."""
+    flat = rewards.reshape(-1).float()
+    return math.isfinite(torch.dot(flat, flat).item())
 
 
 class Contract:
@@ -134,8 +142,11 @@ class Contract:
         self._name = ""
         self._first_fields: dict[ObservationKind, dict[str, Field]] = {}
         self._precisions: dict[str, torch.dtype] = {}
+        self._accepted: dict[ObservationKind, Form] = {}
+        """The form of the last observation of each kind that was accepted, and needed no other precision."""
         self._proven = False
-        self._ended = torch.zeros(size, dtype=torch.bool)
+        self._flags: list[tuple[torch.Tensor, torch.Tensor]] = []
+        """The terminations and the truncations of each decision of this rollout."""
 
     def of(self, env: object) -> Contract:
         """Return this contract, with the class name of `env` in its messages from now on."""
@@ -151,18 +162,21 @@ class Contract:
     @property
     def endless(self) -> int:
         """The number of environments that have reported no end of an episode in this rollout."""
-        return int((~self._ended).sum())
+        ended = torch.zeros(self._size, dtype=torch.bool)
+        for terminations, truncations in self._flags:
+            ended |= (terminations | truncations).any(dim=1)
+        return int((~ended).sum())
 
     def prove(self) -> None:
         """A rollout is complete: from now on, rebuilt environments must have the fields seen so far."""
         self._proven = True
-        self._ended = torch.zeros(self._size, dtype=torch.bool)
+        self._flags = []
 
     def forget(self) -> None:
         """The environments were rebuilt: they may have other fields if no rollout was ever completed."""
-        self._ended = torch.zeros(self._size, dtype=torch.bool)
+        self._flags = []
         if not self._proven:
-            self._first_fields, self._precisions = {}, {}
+            self._first_fields, self._precisions, self._accepted = {}, {}, {}
 
     def reset(self, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the observation and the `info` of a reset."""
@@ -187,8 +201,7 @@ class Contract:
             truncations=self.flags("truncations", truncations, shape),
             info=self._info(last(infos)),
         )
-        # On the device of the simulator, which may be a GPU: a copy would wait for it in every step.
-        self._ended = self._ended.to(results.ended.device) | results.ended
+        self._flags.append((results.terminations, results.truncations))
         return results
 
     def observation(self, value: Any, kind: ObservationKind = "reset") -> dict[str, Any]:
@@ -198,6 +211,10 @@ class Contract:
             raise ValueError(self._refusal(f"the {name} as {_sort(value)}", "a mapping of fields"))
         read = [field for field in value if not self._field_names or field in self._field_names]
         own = {field: self._copied(f"the {name} {field!r:.50}", value[field]) for field in read}
+        form = _form(own)
+        # Most observations have the form of the one before, which has passed all checks below.
+        if form is not None and form == self._accepted.get(kind):
+            return own
         for nameless in _nameless(own):
             raise ValueError(self._refusal(f"the {name} with a field named {nameless!r:.50}", "a text"))
         fields = dict(_fields(own))
@@ -206,7 +223,10 @@ class Contract:
                 expectation = f"an item for each of their {self._size} environments"
                 raise ValueError(self._refusal(f"the {name} {path!r} as {each}", expectation))
         self._compare(name, fields, kind)
-        return self._as_precise(own)
+        precise = self._as_precise(own)
+        if form is not None and form == _form(precise):
+            self._accepted[kind] = form
+        return precise
 
     def _as_precise(self, tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         """Return an observation with every fraction in the precision that its field had at first."""
@@ -242,6 +262,8 @@ class Contract:
     def flags(self, name: str, value: Any, shape: tuple[int, ...]) -> torch.Tensor:
         """Return a copy of `value` as a bool tensor of this shape."""
         tensor = self._shaped(name, value, shape)
+        if tensor.dtype is torch.bool:
+            return tensor
         # NaN as bool is True: it would end an episode.
         if tensor.is_floating_point() and bool(tensor.isnan().any()):
             raise ValueError(self._refusal(f"{name} that are not finite", "true or false"))
@@ -386,6 +408,23 @@ def _nameless(tree: Mapping[Any, Any]) -> Iterator[Any]:
             yield name
         elif isinstance(value, Mapping):
             yield from _nameless(value)
+
+
+Form = tuple[tuple[Any, ...], ...]
+"""Names, types and shapes of the fields of an observation; observations of one form have equal `Field`s."""
+
+
+def _form(observation: Mapping[str, Any]) -> Form | None:
+    """Return the form of an observation; None if a field is no tensor, no list and not None."""
+    form: list[tuple[Any, ...]] = []
+    for name, value in observation.items():
+        if type(value) is torch.Tensor:
+            form.append((name, value.dtype, value.shape))
+        elif value is None or type(value) is list:
+            form.append((name, type(value), len(value or ())))
+        else:
+            return None
+    return tuple(form)
 
 
 def _fields(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Field]]:

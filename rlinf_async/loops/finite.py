@@ -89,9 +89,17 @@ class _Count(NamedTuple):
     all: int = 0
 
 
+FINITE = _Count()
+
+
 def _count(value: Any) -> _Count:
+    # First, as a list of texts has many of them.
+    if value is None or isinstance(value, (str, int)):
+        return FINITE
     match value:
-        case torch.Tensor() if value.is_floating_point() or value.is_complex():
+        case torch.Tensor():
+            if not (value.is_floating_point() or value.is_complex()):
+                return FINITE
             # A finite sum proves that all numbers are finite, and is quick; an overflow is told apart below.
             if cmath.isfinite(value.sum().item()):
                 return _Count(0, value.numel())
@@ -106,7 +114,7 @@ def _count(value: Any) -> _Count:
             return _sum(value.values())
         case list() | tuple():
             return _sum(value)
-    return _Count()
+    return FINITE
 
 
 def _sum(values: Iterable[Any]) -> _Count:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 from torch import nn
 
 from rlinf_async.core.failures import ForeignError, frames_of
-from rlinf_async.core.tensors import Tree, slice_samples
+from rlinf_async.core.tensors import Tree
 from rlinf_async.hosts.kit.examination import FirstLook, drawing_by, whole_decision
-from rlinf_async.hosts.observations import each_alike, observations_of, without_echoes
+from rlinf_async.hosts.observations import each_alike, kind_of_request, without_echoes
 
 Answer = dict[str, Any]
 
@@ -86,10 +85,11 @@ class Answering:
         The policy sees requests as one batch only if their observations have the same fields.
         """
         return each_alike(
-            [observations_of(payload) for payload in payloads],
+            payloads,
             lambda numbers: self._answer(
                 [payloads[number] for number in numbers], [sizes[number] for number in numbers], mode
             ),
+            kind_of_request,
         )
 
     def _answer(self, payloads: list[dict[str, Any]], sizes: list[int], mode: str) -> list[Answer]:
@@ -123,7 +123,19 @@ def split(fields: Tree, sizes: Sequence[int]) -> list[Tree]:
         fields: [B, ...], for the environments of all requests, in order.
         sizes: environments in each request.
     """
-    return [slice_samples(fields, *ends) for ends in pairwise([0, *accumulate(sizes)])]
+    parts: list[Tree] = [{} for _ in sizes]
+    for name, value in fields.items():
+        columns: Sequence[torch.Tensor | Tree | None]
+        if value is None:
+            columns = [None] * len(sizes)
+        elif isinstance(value, dict):
+            columns = split(value, sizes)
+        else:
+            # At once: a call for each request took four times as long.
+            columns = value[: sum(sizes)].split(list(sizes))
+        for part, column in zip(parts, columns, strict=True):
+            part[name] = column
+    return parts
 
 
 def add_inputs(answers: Sequence[Answer], inputs: Tree, observations: Sequence[Mapping[str, Any]]) -> None:

@@ -37,7 +37,9 @@ def trim(value: object, size: int, *, copy: bool = False) -> Any:
         return {name: trim(one, size, copy=copy) for name, one in value.items()}
     if not isinstance(value, torch.Tensor) or not value.dim():
         return value
-    return value[:size].clone() if copy else value[:size]
+    if value.shape[0] > size:
+        value = value[:size]
+    return value.clone() if copy else value
 
 
 def _pad(value: object, size: int) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -84,7 +84,10 @@ class EnvStep:
 
     def without_observations(self) -> EnvStep:
         """Return a step with the same results, and without the memory of its observations."""
-        return replace(self, obs={}, final_obs=None, infos=None)
+        step = object.__new__(EnvStep)
+        # Past the constructor, which would look for fields of observations.
+        step.__dict__.update(self.__dict__, obs={}, final_obs=None, infos=None)
+        return step
 
     def rewards_with(self, values: torch.Tensor | None, algorithm: Any) -> torch.Tensor | None:
         """Return the rewards [B, C] of environments with auto_reset, with bootstrapped values as RLinf adds

@@ -100,10 +100,14 @@ class EmulatedEnv(gymnasium.Env):
         self._steps += chunk
         self._states[:, 2] += 1
         truncations = torch.zeros(self.num_envs, chunk, dtype=torch.bool)
-        truncations[:, -1] = torch.tensor(ended) if self.auto_reset else self._steps >= self._horizon
-        infos: dict[str, Any] = {"episode": self._episode()}
-        dones = truncations.any(dim=1)
-        if self.auto_reset and dones.any():
+        if self.auto_reset:
+            truncations[:, -1] = torch.tensor(ended)
+        elif self._steps >= self._horizon:
+            truncations[:, -1] = True
+        succeeded = self._succeeded()
+        infos: dict[str, Any] = {"episode": self._episode(succeeded)}
+        if self.auto_reset and any(ended):
+            dones = truncations.any(dim=1)
             infos |= {
                 "final_observation": self._observation(),
                 "final_info": dict(infos),
@@ -112,7 +116,8 @@ class EmulatedEnv(gymnasium.Env):
             }
         rewards = torch.zeros(self.num_envs, chunk)
         terminations = torch.zeros_like(truncations)
-        terminations[:, -1] = self._succeeded()
+        if self._lengths is not None:
+            terminations[:, -1] = succeeded
         return [self._observation()], rewards, terminations, truncations, [infos]
 
     def _next_rollout(self) -> None:
@@ -132,14 +137,15 @@ class EmulatedEnv(gymnasium.Env):
         return torch.where(plays, 1.0 / self._ends, 0.0).tolist()
 
     def _succeeded(self) -> torch.Tensor:
+        if self._lengths is None:
+            return torch.zeros(self.num_envs, dtype=torch.bool)
         return (self._ends < self._decisions) & (self._states[:, 2] >= self._ends)
 
-    def _episode(self) -> dict[str, torch.Tensor]:
-        nothing = torch.zeros(self.num_envs)
+    def _episode(self, succeeded: torch.Tensor) -> dict[str, torch.Tensor]:
         return {
-            "success_once": self._succeeded(),
-            "return": nothing,
-            "episode_len": nothing + self._steps,
+            "success_once": succeeded,
+            "return": torch.zeros(self.num_envs),
+            "episode_len": torch.full((self.num_envs,), float(self._steps)),
         }
 
     def _observation(self) -> dict[str, Any]:

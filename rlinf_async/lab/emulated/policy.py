@@ -29,7 +29,10 @@ class EmulatedPolicy(GaussianPolicy):
 
     def __init__(self, cfg: Any) -> None:
         super().__init__()
-        self._service = cfg.service
+        # Read once: a read of the config takes longer than a small computation of torch.
+        service = cfg.service
+        self._act_fixed_s, self._act_sample_s = float(service.act_fixed_s), float(service.act_sample_s)
+        self._train_sample_s, self._score_share = float(service.train_sample_s), float(service.score_share)
         self._log = SpanLog(cfg.get("service_log"))
         self._device = cfg.get("service_device")
         self._acts = False
@@ -48,14 +51,14 @@ class EmulatedPolicy(GaussianPolicy):
         size = len(states)
         self._acts = True
         with holding(self._device), self._log.span("act", size=size):
-            time.sleep(self._service.act_fixed_s + self._service.act_sample_s * size)
+            time.sleep(self._act_fixed_s + self._act_sample_s * size)
             output = self._output(states)
         made_by = self.micro_batches.repeat(size, 1)
         return output, {"states": states, "images": env_obs["main_images"], "made_by": made_by}
 
     def score(self, forward_inputs: Tensors) -> ActionDistribution:
         states, trains = forward_inputs["states"], torch.is_grad_enabled()
-        seconds = self._service.train_sample_s * (1.0 if trains else self._service.score_share)
+        seconds = self._train_sample_s * (1.0 if trains else self._score_share)
         facts = _samples(forward_inputs) if trains else {"size": len(states)}
         with self._log.span("train" if trains else pass_of(acts=self._acts), **facts):
             time.sleep(seconds * len(states))

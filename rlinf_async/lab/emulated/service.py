@@ -92,8 +92,9 @@ def decisions(service: EnvService, env: int, *, seed: int) -> Iterator[Decision]
     mean = service.decision_s * service.factor(env)
     while True:
         seconds = mean * float(rng.lognormal(-sigma * sigma / 2, sigma))
-        spikes = int(rng.binomial(service.steps, service.spike_share))
-        seconds *= 1.0 + spikes * (service.spike_factor - 1.0) / service.steps
+        if service.spike_share:
+            spikes = int(rng.binomial(service.steps, service.spike_share))
+            seconds *= 1.0 + spikes * (service.spike_factor - 1.0) / service.steps
         ends = service.episode > 0.0 and float(rng.random()) < 1.0 / service.episode
         reset = service.reset_s * float(rng.uniform(4 / 7, 10 / 7))
         yield Decision(seconds, reset if ends else 0.0)

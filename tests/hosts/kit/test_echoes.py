@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from rlinf_async.hosts.contract import Contract
 from rlinf_async.hosts.observations import with_echoes, without_echoes
 
 
@@ -42,9 +43,11 @@ def test_pictures_of_another_type_travel(observation):
     assert without_echoes(inputs, observation) == (inputs, {})
 
 
-def test_what_comes_back_is_not_the_environments_own_memory(observation):
-    kept, echoes = without_echoes({"images": observation["main_images"]}, observation)
-    again = with_echoes(kept, echoes, observation)["images"]
+def test_what_comes_back_is_the_shards_copy_and_not_the_environments_own_memory(observation):
+    own = Contract(0, 2).observation(observation)
+    kept, echoes = without_echoes({"images": own["main_images"].clone()}, own)
+    again = with_echoes(kept, echoes, own)["images"]
+    assert again is own["main_images"]  # which is copied no second time
     shown = again.clone()
     observation["main_images"].zero_()
     assert torch.equal(again, shown)
