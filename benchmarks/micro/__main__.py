@@ -50,6 +50,14 @@ def pictures(
 
 
 @app.command()
+def copies(rounds: Rounds = 5, file: File = None) -> None:
+    """Measure the copies and the mapped pages that rollouts with pictures cost at least."""
+    from benchmarks.micro.copies import measure
+
+    _report("copies", measure(rounds), file, packages=("numpy",))
+
+
+@app.command()
 def core(rounds: Rounds = 5, shards: Shards = 4096, file: File = None) -> None:
     """Measure batcher, gate and buffer on one core, for 1 to 4,096 shards."""
     from benchmarks.micro.core import measure

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from rlinf_async.core.tensors import Tree, concatenate, map_tensors
+from rlinf_async.core.tensors import Tree, concatenate
 
 SMALLEST_ROW_BYTES = 4096
 """Smaller rows are copied at once: that costs less than to tell a reader about each of them."""
@@ -43,21 +43,21 @@ def stacked(rows: Sequence[Tree]) -> Tree:
     Raises:
         ValueError: a key is missing in some of the trees.
     """
-    large = {name for name in rows[0] if _is_large([row.get(name) for row in rows])}
-    small = [{name: value for name, value in row.items() if name not in large} for row in rows]
-    one_each = [map_tensors(lambda tensor: tensor.unsqueeze(0), row) for row in small]
-    stacks: dict[str, RowStack] = {name: RowStack([row[name] for row in rows]) for name in large}  # type: ignore[misc]
+    stacks: dict[str, RowStack] = {}
+    for name in rows[0]:
+        values = [row.get(name) for row in rows]
+        if _is_large(values):
+            stacks[name] = RowStack(values)  # type: ignore[arg-type]
+    small = [{name: value for name, value in row.items() if name not in stacks} for row in rows]
     # As a tensor for those who cut trees; no one computes with it.
-    return concatenate(one_each) | stacks  # type: ignore[return-value]
+    return concatenate(small, join=torch.stack) | stacks  # type: ignore[return-value]
 
 
 def _is_large(values: Sequence[torch.Tensor | Tree | None]) -> bool:
     first = values[0]
-    return (
-        isinstance(first, torch.Tensor)
-        and first.nbytes >= SMALLEST_ROW_BYTES
-        and all(
-            isinstance(value, torch.Tensor) and (value.shape, value.dtype) == (first.shape, first.dtype)
-            for value in values
-        )
+    if not isinstance(first, torch.Tensor) or first.nbytes < SMALLEST_ROW_BYTES:
+        return False
+    shape, dtype = first.shape, first.dtype
+    return all(
+        isinstance(value, torch.Tensor) and value.shape == shape and value.dtype == dtype for value in values
     )

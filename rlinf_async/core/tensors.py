@@ -40,8 +40,10 @@ def map_tensors(function: Callable[[torch.Tensor], torch.Tensor], tree: Tree) ->
     return result
 
 
-def concatenate(trees: Sequence[Tree], dim: int = 0) -> Tree:
-    """Concatenate trees of the same keys along `dim`.
+def concatenate(
+    trees: Sequence[Tree], dim: int = 0, *, join: Callable[..., torch.Tensor] = torch.cat
+) -> Tree:
+    """Concatenate trees of the same keys along `dim`; or join them there by `torch.stack`.
 
     Raises:
         ValueError: a key is missing in some of the trees, or is a tensor in one and a tree in another.
@@ -52,9 +54,9 @@ def concatenate(trees: Sequence[Tree], dim: int = 0) -> Tree:
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
         branches = [value for value in values if isinstance(value, dict)]
         if len(tensors) == len(trees):
-            result[name] = torch.cat(tensors, dim)
+            result[name] = join(tensors, dim)
         elif len(branches) == len(trees):
-            result[name] = concatenate(branches, dim)
+            result[name] = concatenate(branches, dim, join=join)
         elif tensors or branches:
             raise ValueError(
                 f"{name!r} must be a tensor in all of {len(trees)} trees, or a dictionary in all of them"
@@ -135,20 +137,15 @@ def _as_one(trees: Sequence[Tree]) -> Tree:
     return trees[0] if len(trees) == 1 else concatenate(trees)
 
 
-def first_tensor(tree: Tree) -> torch.Tensor:
-    """Any tensor of the tree.
+def size_of(tree: Tree, dim: int = 0) -> int:
+    """Return the number of samples that the tree holds along `dim`.
 
     Raises:
         ValueError: the tree has no tensor.
     """
     for tensor in _tensors(tree):
-        return tensor
+        return int(tensor.shape[dim])
     raise ValueError(f"no tensor among {sorted(tree)}")
-
-
-def size_of(tree: Tree, dim: int = 0) -> int:
-    """Return the number of samples that the tree holds along `dim`."""
-    return int(first_tensor(tree).shape[dim])
 
 
 def _tensors(tree: Tree) -> Iterator[torch.Tensor]:

@@ -68,6 +68,7 @@ COMMANDS = (
     Smallest(r"micro brokers.*", "micro brokers --rounds 1 --shards 4"),
     Smallest(r"micro channels.*", "micro channels --rounds 1", nightly=True),
     Smallest(r"micro takes.*", "micro takes --rounds 1", nightly=True),
+    Smallest(r"micro copies.*", "micro copies --rounds 1"),
     Smallest(r"micro spans.*", "micro spans --rounds 1"),
     Smallest(r"micro threads.*", "micro threads --rounds 1", nightly=True),
     Smallest(r"micro steps.*", "micro steps --rounds 1"),

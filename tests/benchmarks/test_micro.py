@@ -5,7 +5,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from benchmarks.micro import brokers, core, differences, ratios, spans, weights
+from benchmarks.micro import brokers, copies, core, differences, ratios, spans, weights
 from benchmarks.micro.__main__ import app
 from rlinf_async.observe.reading.spans import read_spans
 
@@ -28,6 +28,12 @@ def test_a_round_measures_both_rules_of_balance_for_every_number_of_shards():
     assert measured["us_per_rollout, exact"] == per_rollout
     assert measured["us_per_rollout, tasks"] == {shards: 2 for shards in per_rollout}
     assert measured["requests_per_second, exact"]["64"] == round(48 / 49e-6)
+
+
+def test_copies_bring_every_row_by_mapped_pages_and_by_reads(monkeypatch):
+    for name, value in {"FILES": 2, "FILE_ROWS": 3, "ROW_BYTES": 5_000, "MICRO_BATCH_ROWS": 4}.items():
+        monkeypatch.setattr(copies, name, value)
+    assert set(copies.measure(1)) == {"rounds", "write", "map", "copy", "unmap", "pread", "least"}
 
 
 def test_a_span_takes_time_whether_it_is_written_or_not(tmp_path):

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 
 from rlinf_async.core.tensors import (
     concatenate,
-    first_tensor,
     in_parts,
     map_tensors,
     size_of,
@@ -50,6 +49,15 @@ def test_trees_are_joined_and_cut_along_another_dimension():
     assert slice_samples(joined, 3, 4, dim=1)["x"].tolist() == [[1], [1]]
 
 
+def test_trees_are_stacked_in_a_new_dimension_and_must_have_the_same_keys():
+    stacked = concatenate([tree(0, 2), tree(2, 4)], join=torch.stack)
+    assert stacked["a"].tolist() == [[0, 1], [2, 3]]
+    assert stacked["inner"]["b"].tolist() == [[[0], [10]], [[20], [30]]]
+    assert stacked["none"] is None
+    with pytest.raises(ValueError, match="'a' must be a tensor in all of 2 trees"):
+        concatenate([tree(0, 2), {"none": None}], join=torch.stack)
+
+
 def test_the_size_of_a_tree_is_that_of_any_of_its_tensors():
     assert size_of({"none": None, "empty": {}, "inner": {"x": torch.zeros(5, 2)}}) == 5
 
@@ -60,7 +68,7 @@ def test_a_branch_without_tensors_does_not_hide_the_next_one():
 
 def test_a_tree_without_tensors_has_no_size():
     with pytest.raises(ValueError, match="no tensor"):
-        first_tensor({"none": None, "inner": {"none": None}})
+        size_of({"none": None, "inner": {"none": None}})
 
 
 @pytest.mark.parametrize(

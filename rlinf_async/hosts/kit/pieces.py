@@ -70,8 +70,8 @@ def _rows_but(surplus: int, tree: Tree) -> Tree:
 def _mask(played: Sequence[Playing | None], size: int) -> torch.Tensor:
     """Return the environments of each decision as a mask, [T, size] bool."""
     mask = torch.ones(len(played), size, dtype=torch.bool)
-    for row, playing in zip(mask, played, strict=True):
+    for decision, playing in enumerate(played):
         if playing is not None:
-            row.zero_()
-            row[list(playing.numbers)] = True
+            mask[decision] = False
+            mask[decision, list(playing.numbers)] = True
     return mask

@@ -202,7 +202,7 @@ class SampleRecorder(Recorder[DecidedOutput]):
 
     def joined_inputs(self, rows: Sequence[Tree]) -> Tree:
         """Return the inputs of T decisions, [B, ...] each, as [T, B, ...]. Hosts may override this."""
-        return concatenate([one_row(inputs) for inputs in rows])
+        return concatenate(rows, join=torch.stack)
 
     def _joined_inputs(self) -> Tree:
         try:

@@ -11,7 +11,7 @@ import torch
 from omegaconf import DictConfig
 
 from rlinf_async.core.row_stack import stacked
-from rlinf_async.core.tensors import MODEL_REWARDS, Episodes, Tree
+from rlinf_async.core.tensors import MODEL_REWARDS, Episodes, Tree, leaf
 from rlinf_async.core.types import Ticket
 from rlinf_async.hosts.kit.playing import Playing
 from rlinf_async.hosts.kit.recorder import Recorder
@@ -132,6 +132,7 @@ class Trajectory:
 
     def __init__(self) -> None:
         self._rows: dict[str, list[Any]] = defaultdict(list)
+        self._versions: list[float] = []
 
     def see(self, step: EnvStep, values: torch.Tensor | None) -> None:
         """Add an observation's value, and the ends of episodes in the decision before it."""
@@ -150,17 +151,16 @@ class Trajectory:
         """
         action: Any = inputs.get("action")
         no_intervention = None if action is None else torch.zeros_like(action, dtype=torch.bool)
-        # The type is explicit, as environments may have set a default type that rounds versions.
-        made_by = torch.full((len(logprobs), 1), float(version), dtype=torch.float32)
         present_inputs = {name: value for name, value in inputs.items() if value is not None}
         self._add(
             {
                 "actions": action,
                 "intervene_flags": no_intervention,
                 "forward_inputs": present_inputs or None,
+                "prev_logprobs": logprobs,
             }
         )
-        self._add({"prev_logprobs": logprobs, "versions": made_by})
+        self._versions.append(float(version))
 
     def correct(self, actions: torch.Tensor, flags: torch.Tensor) -> None:
         """Replace actions of the last decision, if there is one, by those of a human intervention.
@@ -199,7 +199,12 @@ class Trajectory:
 
     def whole(self) -> Tree:
         """Return all fields, stacked; large inputs of the policy as a `RowStack`."""
-        return {name: _stack_rows(rows) for name, rows in self._rows.items() if rows}
+        fields: Tree = {name: _stack_rows(rows) for name, rows in self._rows.items() if rows}
+        if self._versions:
+            # The type is explicit, as environments may have set a default type that rounds versions.
+            made_by = torch.tensor(self._versions, dtype=torch.float32).reshape(-1, 1, 1)
+            fields["versions"] = made_by.repeat(1, leaf(fields, "prev_logprobs").shape[1], 1)
+        return fields
 
     def _add(self, fields: Mapping[str, Any]) -> None:
         for name, value in fields.items():
