@@ -23,7 +23,6 @@ from rlinf_async.loops.run_settings import RunSettings
 
 AUTO_SHARDS = 2
 """Shards per env worker where simulators share its process: one steps while the other is answered."""
-
 MOST_SHARDS = 64
 """Shards per env worker at most, where every simulator has a process of its own."""
 USUAL_WORK_S = 0.003
