@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
+from unittest.mock import patch
 
 import torch
+
+from rlinf_async.hosts.local.learner import LocalTraining
+from rlinf_async.hosts.local.policy import ActorCritic
 
 Span = tuple[float, float]
 
@@ -51,9 +56,9 @@ class CudaClock:
 
 
 class Passes:
-    """Records the passes of a run, as a `hosts.local.policy.Watch`.
+    """Records the passes of runs on the local host: the policy's `act` and `score`, and micro-batches.
 
-    Read `spans` after the run: reading waits for the device.
+    Read `spans` after the runs: reading waits for the device.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -61,10 +66,23 @@ class Passes:
         self._marks: list[tuple[str, Any, Any]] = []
 
     @contextmanager
-    def __call__(self, who: str) -> Iterator[None]:
-        began = self._clock.mark()
-        yield
-        self._marks.append((who, began, self._clock.mark()))
+    def recorded(self, policy: type[ActorCritic]) -> Iterator[None]:
+        """Record the passes of runs of a `policy` inside the block."""
+        with ExitStack() as stack:
+            for owner, name in ((policy, "act"), (policy, "score"), (LocalTraining, "train_micro_batch")):
+                stack.enter_context(patch.object(owner, name, self._timed(getattr(owner, name))))
+            yield
+
+    def _timed(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any, **options: Any) -> Any:
+            began = self._clock.mark()
+            result = work(*arguments, **options)
+            # Threads are called after their work: `inference-0`, `learner`.
+            who = threading.current_thread().name.partition("-")[0]
+            self._marks.append((who, began, self._clock.mark()))
+            return result
+
+        return timed
 
     def spans(self, *names: str) -> list[Span]:
         """Return (begin, end) in seconds of the passes with one of `names`: `inference` or `learner`."""

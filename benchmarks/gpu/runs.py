@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.gpu import simulators
 from benchmarks.gpu.passes import CudaClock, HostClock, Passes, Span, filled
-from benchmarks.gpu.policy import CHUNK_ACTIONS, Size, vla
+from benchmarks.gpu.policy import CHUNK_ACTIONS, Size, VlaPolicy, vla
 from rlinf_async.config import MODE_LEVELS, AsyncConfig
 from rlinf_async.hosts.local import LocalSettings, LocalTrainer
 from rlinf_async.hosts.local.shard import EnvFactory
@@ -127,9 +127,9 @@ def run(bench: Bench, mode: str) -> Run:
         bench.environments(),
         vla(bench.params, device=bench.device, dtype=bench.dtype),
         on_step=lambda report, _: published.append(time.perf_counter()),
-        watch=passes,
     )
-    result = host.run()
+    with passes.recorded(VlaPolicy):
+        result = host.run()
     last = bench.warmup + bench.batches
     window = published[bench.warmup - 1], published[last - 1]
     return {

@@ -10,6 +10,10 @@ from benchmarks.gpu import runs, simulators
 from benchmarks.gpu.passes import CudaClock, HostClock, Passes, filled
 from benchmarks.gpu.policy import CHUNK_ACTIONS, IMAGE_NUMBERS, Size, vla
 from rlinf_async.config import MODE_LEVELS
+from rlinf_async.hosts.local import LocalTrainer
+from rlinf_async.lab.demo.policies.state_policy import GaussianPolicy
+from rlinf_async.lab.demo.simulators.point_reach_env import point_reach
+from tests.hosts.local_runs import small, small_policy
 
 KEYS = {
     "mode",
@@ -136,14 +140,6 @@ def test_what_overlaps_fills_a_window_once():
     assert filled([], (0.0, 1.0)) == 0.0
 
 
-def test_passes_are_kept_apart_by_who_made_them():
-    passes = Passes(HostClock())
-    with passes("learner"), passes("inference"):
-        pass
-    assert len(passes.spans("learner")) == len(passes.spans("inference")) == 1
-    assert len(passes.spans("learner", "inference")) == 2
-
-
 def test_the_cuda_clock_marks_the_stream_of_the_thread_and_waits_before_it_reads(monkeypatch):
     class Event:
         made = 0
@@ -238,3 +234,17 @@ def test_the_page_shows_what_was_measured(name, wait):
             f"{row['peak_memory_bytes'] / 2**30:.1f} GiB",
         )
         assert f"| {' | '.join(cells)} |" in page
+
+
+def test_both_kinds_of_passes_are_recorded_in_the_threads_that_make_them():
+    settings, passes = small({"mode": "off"}), Passes(HostClock())
+    with passes.recorded(GaussianPolicy):
+        LocalTrainer(settings, point_reach(), small_policy).run()
+    LocalTrainer(settings, point_reach(), small_policy).run()  # not recorded
+    # One request per observation, of everybody; the last is for the values where rollouts are cut.
+    rollouts = settings.batches * settings.plan.rollout_epochs
+    # Before the first: twice from one state, then in two modes twice in company and twice alone.
+    examined = 2 + 2 * (2 + 2)
+    assert len(passes.spans("inference")) == examined + rollouts * (settings.horizon + 1)
+    assert passes.spans("learner")
+    assert len(passes.spans("inference", "learner")) == len(passes._marks)

@@ -1,4 +1,3 @@
-import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -42,24 +41,6 @@ def test_any_policy_that_acts_and_evaluates_can_be_trained(mode):
     assert not any(torch.equal(tensor, start[name]) for name, tensor in result.weights.items())
 
 
-def test_both_kinds_of_passes_are_watched_in_the_threads_that_make_them():
-    seen = []
-
-    @contextmanager
-    def watch(who):
-        yield
-        seen.append((who, threading.current_thread().name.split("_")[0]))
-
-    settings = small({"mode": "off"})
-    run(settings, watch=watch)
-    assert set(seen) == {("inference", "inference-0"), ("learner", "learner")}
-    # One request per observation, of everybody; the last is for the values where rollouts are cut.
-    rollouts = settings.batches * settings.plan.rollout_epochs
-    # Before the first: twice from one state, then in two modes twice in company and twice alone.
-    examined = 2 + 2 * (2 + 2)
-    assert sum(who == "inference" for who, _ in seen) == examined + rollouts * (settings.horizon + 1)
-
-
 def test_on_cuda_a_block_begins_after_the_default_stream_and_ends_when_its_work_has(monkeypatch):
     log = []
 
@@ -83,7 +64,7 @@ def test_on_cuda_a_block_begins_after_the_default_stream_and_ends_when_its_work_
     monkeypatch.setattr(torch.cuda, "default_stream", lambda device: f"the default of {device}")
     monkeypatch.setattr(torch.cuda, "stream", current)
     model = SimpleNamespace(parameters=lambda: iter([SimpleNamespace(device=torch.device("cuda", 0))]))
-    with DeviceQueue(model, "inference", urgent=True).block():
+    with DeviceQueue(model, urgent=True).block():
         log.append("works")
     assert log == [
         "a stream of priority -1 on cuda:0",

@@ -13,7 +13,7 @@ import torch
 from rlinf_async.core.tensors import leaf, map_tensors
 from rlinf_async.hosts.kit.answers import Answer, Answering
 from rlinf_async.hosts.kit.examination import Buffers, FirstLook, whole_decision
-from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue, Watch, unwatched
+from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue
 from rlinf_async.hosts.local.whole_process import WholeProcess
 from rlinf_async.hosts.observations import merge, storages
 from rlinf_async.loops.foreign import DaemonThread, blaming_the_policy, contained
@@ -40,7 +40,6 @@ class InferenceRank(Answering):
         *,
         model: ActorCritic,
         busy: BusyMeter,
-        watch: Watch = unwatched,
         deadline_s: float = math.inf,
         process: WholeProcess | None = None,
         say: Callable[[str], object] | None = None,
@@ -53,7 +52,7 @@ class InferenceRank(Answering):
             lambda: copy.deepcopy(model).eval(), blaming_the_policy("a copy for inference")
         )
         # Urgent: environments stand still while they wait for an answer; the learner has other work.
-        self._queue = DeviceQueue(self._model, "inference", urgent=True, watch=watch)
+        self._queue = DeviceQueue(self._model, urgent=True)
         self._buffers = Buffers(self._model)
         if say is not None:
             self.first_look = FirstLook(say)
@@ -113,8 +112,7 @@ class InferenceRank(Answering):
         noise = torch.cat([each["noise"] for each in observations]).to(self._queue.device)
         # A declared policy moves the fields of observations to its device itself.
         seen = states.to(self._queue.device) if isinstance(states, torch.Tensor) else states
-        with self._queue.watched():
-            outputs = self._model.act(seen, noise)
+        outputs = self._model.act(seen, noise)
         own_storages = storages(states)  # other tensors are copied: the policy may reuse their memory
         result = map_tensors(
             lambda tensor: tensor.to("cpu", copy=tensor.untyped_storage().data_ptr() not in own_storages),
@@ -132,8 +130,7 @@ class InferenceRank(Answering):
             answers = []
             for payload in payloads:
                 samples: Any = self._queue.put(payload["samples"])
-                with self._queue.watched():
-                    logprobs, values = self._model.score(samples["forward_inputs"])
+                logprobs, values = self._model.score(samples["forward_inputs"])
                 scores = {"logprobs": logprobs.cpu(), "values": values.cpu()}
                 answers.append({"version": self._version_held, "scores": scores})
             return answers

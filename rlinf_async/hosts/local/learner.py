@@ -45,7 +45,7 @@ from rlinf_async.hosts.kit.samples import (
     side_by_side,
     skipped,
 )
-from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue, Watch, unwatched
+from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import EPISODES_FIELD
 from rlinf_async.loops.finite import SkippedSteps
@@ -81,11 +81,10 @@ class LocalTraining(Training):
         *,
         settings: LocalSettings,
         model: ActorCritic,
-        watch: Watch = unwatched,
         spans: SpanLog = UNRECORDED,
     ) -> None:
         self.model, self._settings, self._spans = model.train(), settings, spans
-        self._queue = DeviceQueue(model, "learner", watch=watch)
+        self._queue = DeviceQueue(model)
         self._optimizer = _optimizer(model, lr=settings.lr, value_lr=settings.value_lr)
         self._skipped_steps = SkippedSteps()
         self._passes: LivePasses | None = None
@@ -143,8 +142,7 @@ class LocalTraining(Training):
 
     def anchor(self, rollout: Tree, scores: Tree | None = None) -> None:
         if scores is None:
-            with self._queue.watched():
-                scores = score_rollout(rollout, self.model)
+            scores = score_rollout(rollout, self.model)
         own = self._queue.put(scores)
         del rollout["bootstrap_inputs"]
         # T + 1 rows: only the value of the last observation is used, to bootstrap.
@@ -171,13 +169,12 @@ class LocalTraining(Training):
         return map_tensors(lambda tensor: tensor.flatten(0, 1)[order], columns)
 
     def train_micro_batch(self, samples: Tree, *, steps: bool) -> None:
-        with self._queue.watched():
-            with self._spans.span("micro-batch"):
-                self._count += float(leaf(samples, "counted").sum())
-                self._train_live(samples, steps=steps)
-            if steps:
-                with self._spans.span("optimizer step"):
-                    self._step()
+        with self._spans.span("micro-batch"):
+            self._count += float(leaf(samples, "counted").sum())
+            self._train_live(samples, steps=steps)
+        if steps:
+            with self._spans.span("optimizer step"):
+                self._step()
 
     def _train_live(self, samples: Tree, *, steps: bool) -> None:
         """Accumulate gradients of the live samples, at the latest when the optimizer steps."""

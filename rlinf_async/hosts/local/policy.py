@@ -5,7 +5,7 @@ its device.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -99,16 +99,6 @@ PolicyFactory = Callable[..., ActorCritic]
 """Builds a policy for `state_dim` and `action_dim`, on the device for training."""
 
 
-Watch = Callable[[str], AbstractContextManager[None]]
-"""Called with "inference" or "learner"; returns a context that is entered around each pass over the policy,
-in the pass's thread and CUDA stream."""
-
-
-def unwatched(who: str) -> AbstractContextManager[None]:
-    """Return a context that watches nothing."""
-    return nullcontext()
-
-
 class DeviceQueue:
     """The work of one thread on the device of `model`.
 
@@ -117,11 +107,9 @@ class DeviceQueue:
     when its own work is complete: another thread may then read the results.
     """
 
-    def __init__(self, model: nn.Module, who: str, *, urgent: bool = False, watch: Watch = unwatched) -> None:
+    def __init__(self, model: nn.Module, *, urgent: bool = False) -> None:
         """`urgent`: give this queue's work priority over that of other queues."""
         self.device = next(model.parameters()).device
-        self._who = who
-        self._watch = watch
         self._stream: torch.cuda.Stream | None = None
         if self.device.type == "cuda":
             self._stream = torch.cuda.Stream(self.device, priority=-1 if urgent else 0)
@@ -136,10 +124,6 @@ class DeviceQueue:
         with torch.cuda.stream(self._stream):
             yield
         self._stream.synchronize()
-
-    def watched(self) -> AbstractContextManager[None]:
-        """Return the context of `watch`, for a pass over the policy inside a block."""
-        return self._watch(self._who)
 
     def put(self, tree: Tree) -> Tree:
         """Return the tensors of `tree` on the device."""

@@ -19,7 +19,7 @@ from rlinf_async.core.frame_counts import FrameMeter
 from rlinf_async.core.scores import ToScore
 from rlinf_async.hosts.local.inference import InferenceRank, State
 from rlinf_async.hosts.local.learner import local_learner
-from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory, Watch, unwatched
+from rlinf_async.hosts.local.policy import ActorCritic, PolicyFactory
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import EnvFactory, RolloutRecorder, Shard
 from rlinf_async.hosts.local.whole_process import WholeProcess
@@ -104,7 +104,6 @@ class LocalTrainer:
         *,
         weights: Mapping[str, torch.Tensor] | None = None,
         on_step: OnStep = lambda report, metrics: None,
-        watch: Watch = unwatched,
         run_dir: Path | None = None,
         on_fault: Callable[[Fault], None] = lambda fault: None,
         look: Callable[[], object] = lambda: None,
@@ -123,7 +122,7 @@ class LocalTrainer:
         """
         self.settings = settings
         self._environments, self._policy = environments, policy
-        self._weights, self._watch, self._look = weights, watch, look
+        self._weights, self._look = weights, look
         self._faults = Faults(run_dir, on_fault)
         self._reporting: Any = {"on_step": on_step, "keep_steps": keep_steps, "faults": self._faults}
         self._run: LocalRun | None = None
@@ -154,7 +153,7 @@ class LocalTrainer:
             ]
             spans = {name: SpanLog(self._trace, process=name.numbered(0)) for name in LOOP_PROCESSES}
             own = spans[Process.LEARNER]
-            learner = local_learner(self.settings, model, busy["learner"], watch=self._watch, spans=own)
+            learner = local_learner(self.settings, model, busy["learner"], spans=own)
             streaming = self.settings.run.streams
             thread = LearnerThread(learner, streaming=streaming, spans=own, process=process)
             self._run = LocalRun(
@@ -180,7 +179,6 @@ class LocalTrainer:
             rank,
             model=model,
             busy=busy,
-            watch=self._watch,
             deadline_s=self.settings.asynchrony.advanced.deadline_s,
             process=process,
             say=None if rank else say,
