@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from rlinf_async.observe.forking import ForkingInterpreter
+from tests import fresh
 
 COMMAND = (sys.executable, "-m", "rlinf_async.cli")
 STEPS = 3
@@ -95,24 +95,17 @@ app()
 """
 
 
-@pytest.fixture(scope="module")
-def words_of():
+@cache
+def words_of(command, columns):
     """All words that a command prints in a terminal of so many columns."""
-    with ForkingInterpreter() as interpreter:
-
-        @cache
-        def run(command, columns):
-            environment = {"COLUMNS": columns}
-            done = interpreter.run(FORK.format([*command]), env=environment, ground=(IMPORTS,), timeout=120)
-            assert (done.returncode, done.stderr) == (0, "")
-            return sorted(re.findall(r"\w+", done.stdout))
-
-        yield run
+    done = fresh.run(FORK.format([*command]), ground=IMPORTS, env={"COLUMNS": columns})
+    assert (done.returncode, done.stderr) == (0, "")
+    return sorted(re.findall(r"\w+", done.stdout))
 
 
 @pytest.mark.parametrize("columns", ["0", "1", "20"])
 @pytest.mark.parametrize(
     "command", [("configs",), ("--help",), ("explain", "local/point_reach")], ids=lambda words: words[0]
 )
-def test_a_narrow_terminal_cuts_no_word(words_of, command, columns):
+def test_a_narrow_terminal_cuts_no_word(command, columns):
     assert words_of(command, columns) == words_of(command, "200") != []

@@ -1,27 +1,27 @@
 """`explain` and `doctor` answer without the imports of a run: those take seconds."""
 
-import subprocess
-import sys
-
 import pytest
 
 pytest.importorskip("hydra", reason="Hydra is not installed")
+
+from tests.fresh import printed
 
 HEAVY = {"ray", "rlinf", "torch", "transformers", "verl"}
 COMMAND = """
 import sys
 from typer.testing import CliRunner
 from rlinf_async import cli
-result = CliRunner().invoke(cli.app, sys.argv[1:])
+result = CliRunner().invoke(cli.app, {})
 assert result.exit_code == 0, result.output
-print(*{name.partition(".")[0] for name in sys.modules})
+print(*{{name.partition(".")[0] for name in sys.modules}})
 """
 
 
 def imported(*words):
     """The packages that a command has imported when it ends."""
-    command = [sys.executable, "-c", COMMAND, *words]
-    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    return set(
+        printed(COMMAND.format([*words]), ground="import typer, rich.console, omegaconf, hydra").split()
+    )
 
 
 def test_a_config_without_a_framework_is_explained_without_any_and_without_torch():

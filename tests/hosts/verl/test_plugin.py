@@ -10,7 +10,7 @@ from verl.trainer import main_ppo
 from verl.utils.device import get_device_id, get_device_name, get_torch_device
 
 from rlinf_async.hosts.verl.platform import CpuPlatform
-from rlinf_async.observe.forking import ForkingInterpreter
+from tests import fresh
 
 REGISTERED = """
 import verl
@@ -21,37 +21,30 @@ print("vla_async" in TRAINER_REGISTRY, PlatformRegistry.get("cpu") is not None)
 BROKEN = "import sys; sys.modules['rlinf_async.hosts.verl.trainer'] = None\n" + REGISTERED
 
 
-GROUND = ["import torch, ray, tensordict", "import transformers, torch.distributed.tensor"]
+GROUND = "import torch, ray, tensordict, transformers, torch.distributed.tensor"
 """What veRL imports of others, once for all of these processes."""
 
 
-@pytest.fixture(scope="module")
-def run():
-    """Runs code in a process that has not imported veRL; (last line, stderr) of it."""
-    with ForkingInterpreter() as interpreter:
-
-        def run(code, **environment):
-            done = interpreter.run(code, env=environment, ground=GROUND, timeout=300)
-            assert done is not None, "what is imported has started threads, so that nothing can be forked"
-            assert done.returncode == 0, done.stderr
-            return done.stdout.splitlines()[-1], done.stderr
-
-        yield run
+def run(code, **environment):
+    """Run code in a process that has not imported veRL; return its last line and its errors."""
+    done = fresh.run(code, ground=GROUND, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1], done.stderr
 
 
-def test_importing_verl_registers_the_trainer_and_the_platform(run):
+def test_importing_verl_registers_the_trainer_and_the_platform():
     said, errors = run(REGISTERED)
     assert said == "True True"
     assert "rlinf-async:" not in errors
 
 
-def test_a_run_that_wants_no_plugins_gets_none(run):
+def test_a_run_that_wants_no_plugins_gets_none():
     said, errors = run(REGISTERED, VERL_USE_EXTERNAL_PLUGINS="none", VERL_PLATFORM="")
     assert said == "False False"
     assert "rlinf-async:" not in errors
 
 
-def test_a_plugin_that_cannot_be_loaded_says_so_where_verl_would_not(run):
+def test_a_plugin_that_cannot_be_loaded_says_so_where_verl_would_not():
     said, errors = run(BROKEN)
     assert said == "False True"
     (line,) = [line for line in errors.splitlines() if line.startswith("rlinf-async:")]
@@ -79,7 +72,7 @@ def test_what_verl_asks_of_a_device_between_batches_is_answered():
     assert torch.equal(torch.rand(3), drawn)
 
 
-def test_a_run_that_does_not_ask_for_it_finds_the_platform_that_it_would_have_found(run):
+def test_a_run_that_does_not_ask_for_it_finds_the_platform_that_it_would_have_found():
     code = "import verl; from verl.plugin.platform import get_platform; print(get_platform().vendor_name)"
     assert run(code, VERL_PLATFORM="")[0].split()[-1] == "nvidia"
 
