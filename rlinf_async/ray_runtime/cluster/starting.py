@@ -117,13 +117,7 @@ def begins_a_cluster() -> bool:
     """
     if ray.is_initialized() or getattr(ray.init, "tried_again", False):
         return False
-    find: Any = services.canonicalize_bootstrap_address
-    try:
-        return find("auto", None) is None
-    except ConnectionError:  # none is named, and none is found
-        return True
-    except (ValueError, OSError):  # `ray.init` raises these itself
-        return False
+    return _starts("auto", None, not_found=True)
 
 
 def _quickly(settings: Mapping[str, Any], shared: Shared | None) -> AbstractContextManager[None]:
@@ -195,12 +189,18 @@ def _joined(start: Callable[[], Any]) -> Any:
         raise RayNotJoined(f"has refused the connection ({short(in_words(error))})") from error
 
 
-def _starts(address: str | None, folder: str | None) -> bool:
-    """Return True if `ray.init` with this address and folder starts a cluster instead of joining one."""
+def _starts(address: str | None, folder: str | None, *, not_found: bool = False) -> bool:
+    """Return True if `ray.init` with this address and folder starts a cluster instead of joining one;
+    `not_found` if it would find none to join.
+    """
     find: Any = services.canonicalize_bootstrap_address
-    with suppress(ConnectionError, ValueError, OSError):  # `ray.init` raises these itself
+    # `ray.init` raises these errors itself.
+    try:
         return find(address, folder) is None
-    return False
+    except ConnectionError:
+        return not_found
+    except (ValueError, OSError):
+        return False
 
 
 def tried_again(start: Callable[[], Any], *, say: Say, wait: Callable[[float], Any] | None = None) -> Any:
