@@ -120,8 +120,9 @@ class Own(Mapping):
 import collections.abc
 print(issubclass(Own, collections.abc.Mapping), isinstance({}, Mapping), isinstance([], Mapping))
 print(len(Own()), Mapping == collections.abc.Mapping, Mapping == LateName("collections.abc", "Mapping"))
+print(issubclass(dict, Mapping), issubclass(list, Mapping))
 """)
-    assert said == ["True", "True", "False", "3", "True", "True"]
+    assert said == ["True", "True", "False", "3", "True", "True", "True", "False"]
 
 
 def test_an_annotation_with_typings_names_loads_no_module():
@@ -196,6 +197,18 @@ with light_imports():
 print("torch.distributed.tensor" in sys.modules)
 """)
     assert said == [str(not late)]
+
+
+def test_once_torchs_class_is_loaded_modules_of_rlinf_get_that():
+    said = run("""
+from torch.distributed.tensor import DTensor
+from rlinf_async.hosts.rlinf.imports import light_imports
+own = {"__name__": "rlinf.utils.utils"}
+with light_imports():
+    exec("from torch.distributed.tensor import DTensor", own)
+print(own["DTensor"] is DTensor)
+""")
+    assert said == ["True"]
 
 
 def test_behind_the_block_imports_are_as_ever():
