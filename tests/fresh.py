@@ -5,6 +5,7 @@ each piece of code, which finds everything else as a new Python would.
 """
 
 import atexit
+import os
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -30,7 +31,9 @@ def interpreter(ground: str) -> ForkingInterpreter:
 
 def run(code: str, *, ground: str = "", env: Mapping[str, str] = NONE) -> CompletedProcess[str]:
     """Run `code` behind the imports `ground`."""
-    done = interpreter(ground).run(code, env=env, ground=(HERE, ground), timeout=TIMEOUT_S)
+    # The whole environment: the interpreter was started with that of an earlier test.
+    whole = {**os.environ, **env}
+    done = interpreter(ground).run(code, env=whole, ground=(HERE, ground), timeout=TIMEOUT_S)
     assert done is not None, f"no process can be forked behind {ground!r}"
     return done
 

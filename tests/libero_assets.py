@@ -1,5 +1,6 @@
 """LIBERO's assets, which are beside the repository or where a variable says, and what its tests need."""
 
+import hashlib
 import os
 import re
 import shutil
@@ -38,7 +39,10 @@ def light(assets: Path) -> Path:
 
     Meshes, which are only seen, are boxes, and nothing mirrors. Tests compare simulators of the same assets.
     """
-    folder, made = ROOT / "build" / "libero-assets", ROOT / "build" / f"libero-assets-{os.getpid()}"
+    newest = max((each.stat().st_mtime_ns for each in assets.rglob("*")), default=0)
+    made_by = f"{assets.resolve()} {newest} {Path(__file__).read_text()}"
+    folder = ROOT / "build" / f"libero-assets-{hashlib.sha256(made_by.encode()).hexdigest()[:12]}"
+    made = folder.with_name(f"{folder.name}-{os.getpid()}")
     if folder.is_dir():
         return folder
     for file in (each for each in assets.rglob("*") if each.is_file()):
@@ -57,7 +61,7 @@ def light(assets: Path) -> Path:
     return folder
 
 
-ASSETS = GIVEN if MISSING else light(GIVEN)
+ASSETS = GIVEN if MISSING or missing_libero() is not None else light(GIVEN)
 
 needs_libero = pytest.mark.skipif(missing_libero() is not None, reason=str(missing_libero()))
 needs_assets = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))

@@ -112,7 +112,8 @@ def finite_fields(
     final: Any = None,
     statistics: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the values of an environment's output that must be finite, by names for messages."""
+    """Return the values of an environment's output that must be finite and are not known to be, by names for
+    messages."""
     numbers = {**observation, "final_observation": final}
     if rewards is not None and not _has_finite_squares(rewards):
         # Advantages are divided by a standard deviation: a reward of 1e38 is finite, but its square is not.

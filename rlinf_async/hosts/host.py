@@ -254,10 +254,10 @@ def host_of(cfg: DictConfig) -> Host:
         raise ValueError(
             f"host={clipped(chosen)} chooses nothing: the only host that a config names is local"
         )
-    sections = clipped(", ".join(str(name) for name in cfg)) or "no key"
+    keys = f"whose keys are {clipped(', '.join(map(str, cfg)))}" if cfg else "which is empty"
     needs = "; ".join(f"{name} needs {load(name).marks or 'a config of its own'}" for name in names)
     raise ValueError(
-        f"no host runs this config, which has {sections}: {needs}; begin with a config of `rlinf-async "
+        f"no host runs this config, {keys}: {needs}; begin with a config of `rlinf-async "
         "configs`, as in defaults: [metaworld_ppo_mlp]"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -23,9 +24,10 @@ def keeping_defaults(culprit: str = "the builder") -> Iterator[None]:
 
     Raises:
         ValueError: `culprit` has changed torch's default type or device, which all code of the process would
-            use; this was undone.
+            use, or lowered Python's recursion limit; this was undone.
     """
     dtype, device = torch.get_default_dtype(), torch.empty(0).device
+    recursion = sys.getrecursionlimit()
     changes = []
     try:
         yield
@@ -36,10 +38,17 @@ def keeping_defaults(culprit: str = "the builder") -> Iterator[None]:
         if (there := torch.empty(0).device) != device:
             torch.set_default_device(None if device.type == "cpu" else device)
             changes.append(f"device to {there}")
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(max(limit, recursion))
     if changes:
         raise ValueError(
             f"{culprit} has set torch's default {' and '.join(changes)}, for all code of its process; give "
             "tensors their type and device, or put the default back"
+        )
+    if limit < recursion:
+        raise ValueError(
+            f"{culprit} has lowered the recursion limit to {limit}, for all code of its process; leave it at "
+            f"{recursion}"
         )
 
 

@@ -54,10 +54,7 @@ Normalize = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Training(Protocol):
-    """The part of a learner rank that a framework provides. Rollouts are [T, B, ...], samples [N, ...].
-
-    What is written here is right for a single rank whose framework has no training of whole batches.
-    """
+    """The part of a learner rank that a framework provides. Rollouts are [T, B, ...], samples [N, ...]."""
 
     @property
     def scored(self) -> Scored:
@@ -97,14 +94,12 @@ class Training(Protocol):
 
         None if the framework has no such training: then the batch is estimated, cut and repeated here.
         """
-        return None
 
     def note(self, name: str, value: float) -> None:
         """Note a metric of training; `finish` returns its mean."""
 
     def sums_to_normalize(self, sums: dict[str, float]) -> dict[str, float]:
         """Add each sum over the learner ranks that normalise advantages together in the framework."""
-        return sums
 
     def finish(self, normalized: Normalize) -> dict[str, float]:
         """Return the metrics of the batch after its last optimizer step; `normalized` normalises advantages
@@ -119,6 +114,18 @@ class Training(Protocol):
 
     def summed(self, sums: dict[str, float]) -> dict[str, float]:
         """Add each sum over all learner ranks."""
+
+
+class OneRank(Training):
+    """The training of a single rank whose framework has no training of whole batches."""
+
+    def train_whole(self, rollout: Tree) -> dict[str, float] | None:
+        return None
+
+    def sums_to_normalize(self, sums: dict[str, float]) -> dict[str, float]:
+        return sums
+
+    def summed(self, sums: dict[str, float]) -> dict[str, float]:
         return sums
 
 

@@ -117,13 +117,16 @@ WHOLE_FILES: dict[str, tuple[bytes, str]] = {
         b"defaults: [local/point_reach]\nx: {y: '${mine:3}'}\n",
         "x.y asks for the resolver mine, which is not registered here; write the value, as in x.y=...",
     ),
-    "sections of nobody": (b"what: 3\n", "no host runs this config, which has what: local needs"),
+    "sections of nobody": (b"what: 3\n", "no host runs this config, whose keys are what: local needs"),
     "a robot's host": (
         b"host: robot-7\nrobot: {arm: left}\n",
-        "which has host, robot: local needs host: local; rlinf needs the sections cluster, runner, algorithm"
-        ", env, rollout, actor; verl needs the sections trainer and actor_rollout_ref; begin with a",
+        "whose keys are host, robot: local needs host: local; rlinf needs the sections cluster, runner, "
+        "algorithm, env, rollout, actor; verl needs the sections trainer and actor_rollout_ref; begin with a",
     ),
-    "a host's address": (b"host: {ip: 1.2.3.4}\n", "no host runs this config, which has host: local needs"),
+    "a host's address": (
+        b"host: {ip: 1.2.3.4}\n",
+        "no host runs this config, whose keys are host: local needs",
+    ),
     "a default that is missing": (
         b"defaults: [nowhere/thing]\n",
         "mine asks for nowhere/thing, which is nowh",

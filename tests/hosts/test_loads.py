@@ -66,7 +66,7 @@ def loaded(modules):
         (OF_ROLLOUT_WORKER, 72, 8_630),
         (OF_ACTOR, 89, 11_520),
         (OF_CHANNEL, 38, 4_560),
-        (OF_LOCAL_RUN, 111, 17_330),
+        (OF_LOCAL_RUN, 111, 17_340),
     ],
     ids=["env worker", "rollout worker", "actor", "request channel", "local run"],
 )

@@ -47,7 +47,7 @@ def test_a_config_finds_its_host_by_what_it_contains():
     assert others
     for host in others:
         assert not host.serves(compose_config("local/point_reach", []))
-    with pytest.raises(ValueError, match="no host runs this config, which has no key: local needs"):
+    with pytest.raises(ValueError, match="no host runs this config, which is empty: local needs"):
         host_of({})
 
 

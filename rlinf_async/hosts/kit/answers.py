@@ -131,6 +131,9 @@ def split(fields: Tree, sizes: Sequence[int]) -> list[Tree]:
         elif isinstance(value, dict):
             columns = split(value, sizes)
         else:
+            if not value.dim() or len(value) < sum(sizes):
+                shape = list(value.shape)
+                raise ValueError(f"{name!r} of the policy is {shape} for {sum(sizes)} environments")
             # At once: a call for each request took four times as long.
             columns = value[: sum(sizes)].split(list(sizes))
         for part, column in zip(parts, columns, strict=True):

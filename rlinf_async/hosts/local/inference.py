@@ -68,7 +68,7 @@ class InferenceRank(Answering):
         work = self._scores if batch[0].request.mode == "score" else self._forward
         with self._busy.busy(self._rank):
             answers: list[Any] = await self._policy.call(
-                partial(self._process.infer, partial(work, payloads))
+                partial(self._process.compute, partial(work, payloads))
             )
             return answers
 

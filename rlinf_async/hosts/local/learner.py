@@ -49,7 +49,7 @@ from rlinf_async.hosts.local.policy import ActorCritic, DeviceQueue
 from rlinf_async.hosts.local.settings import LocalSettings
 from rlinf_async.hosts.local.shard import EPISODES_FIELD
 from rlinf_async.loops.finite import SkippedSteps
-from rlinf_async.loops.streaming_learner import Normalize, StreamingLearner, Training
+from rlinf_async.loops.streaming_learner import Normalize, OneRank, StreamingLearner
 from rlinf_async.observe.meters import BusyMeter, prefixed
 from rlinf_async.observe.rollout_measures import REPORTED_FIELDS, mean_of_episodes, of_rollouts
 from rlinf_async.observe.spans import UNRECORDED, SpanLog
@@ -68,7 +68,7 @@ def local_learner(
     return StreamingLearner(training, settings.run, parameters=lambda: list(model.parameters()), busy=busy)
 
 
-class LocalTraining(Training):
+class LocalTraining(OneRank):
     """Trains `model` in one rank.
 
     The loss of an optimizer step is a sum over its samples divided by their number, which is known only when
@@ -266,7 +266,7 @@ class LocalTraining(Training):
     def _step(self) -> None:
         parameters = list(self.model.parameters())
         if all(parameter.grad is None for parameter in parameters):  # no sample was live: a step of zeros
-            _set_to_zero(parameters)
+            _set_to_zero(parameter for parameter in parameters if parameter.requires_grad)
         for parameter in parameters:
             if parameter.grad is not None:
                 # Divide before the norm is clipped, as the limit is for the mean; by 1 at least, as a step

@@ -235,7 +235,8 @@ class LearnerThread:
         self._learner, self._streaming, self._spans = learner, streaming, spans
         self.to_score: Callable[[Any], ToScore] = learner.to_score
         self._thread = DaemonThread("learner")
-        self._thread.submit((process or WholeProcess()).pin_threads)
+        self._process = process or WholeProcess()
+        self._thread.submit(self._process.pin_threads)
 
     async def train(self, batch: int, pieces: PiecePort) -> dict[str, float]:
         """Train global batch `batch` and return its metrics."""
@@ -249,7 +250,7 @@ class LearnerThread:
         )
 
     async def _compute(self, work: Callable[..., Any], *arguments: object) -> Any:
-        call = partial(contained, partial(work, *arguments), harmless)
+        call = partial(contained, partial(self._process.train, partial(work, *arguments)), harmless)
         calling = asyncio.get_running_loop().run_in_executor(self._thread, call)
         # asyncio prints an error that no task waits for, as after a second cancellation. Such an error only
         # follows from the one that ended the run.

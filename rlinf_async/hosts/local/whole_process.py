@@ -2,12 +2,14 @@
 
 On other hosts environments have their own processes, and may change them. Here the policy computes in the
 same process, with torch's default type, and the event loop needs its file descriptors. So this state is
-checked after each call of the environments, and its settings also after each pass of inference: a change is
+checked after each call of the environments, and its settings also after each pass of the policy: a change is
 undone, and counts as a failure of the environments, or of the policy. A change that cannot be undone ends the
 run.
 
 If several shards step at the same time, the check blames the first one checked, which need not have made the
-change; all are of one class. Of environments and policy it names both if the others were at work as well.
+change; all are of one class. A failure of the environments costs a rebuild, and one of the policy ends the
+run. So a pass that ends while environments are at work leaves a change to the check after their call, which
+names both.
 """
 
 from __future__ import annotations
@@ -55,6 +57,8 @@ class WholeProcess:
         self._culprit = ENVIRONMENTS
         self._at_work: list[str] = []
         """The owners of the calls under way: environments, or the policy."""
+        self._passes_unchecked = False
+        """True if a pass of the policy has ended since the last check."""
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """Return the event loop of the run, and guard its descriptors until it is closed.
@@ -76,33 +80,46 @@ class WholeProcess:
             ValueError: it was changed; the message says that `culprit` did it.
         """
         self._culprit = culprit
-        self._refuse(culprit, POLICY, [*self._changed_settings(), *self._closed_descriptors()])
-
-    def _refuse(self, culprit: str, other: str, changes: list[str]) -> None:
-        if changes:
-            blamed = f"{culprit}, or {other} meanwhile," if other in self._at_work else culprit
-            raise ValueError(f"{blamed} have {' and '.join(changes)}; this was undone")
+        settings, passes = list(self._changed_settings()), self._passes_unchecked or POLICY in self._at_work
+        self._passes_unchecked = False
+        blamed = f"{culprit}, or the policy meanwhile," if settings and passes else culprit
+        _refuse(blamed, [*settings, *self._closed_descriptors()])
 
     def call(self, culprit: Callable[[], str], function: Callable[[], T]) -> T:
         """Return the result of `function` of environments, and `check` the state after it.
 
         `culprit` returns the name of the environments for the message.
         """
-        try:
-            with self._working(ENVIRONMENTS):
+        with self._working(ENVIRONMENTS):
+            try:
                 result = function()
-        except BaseException:
-            with suppress(ValueError):  # the environments have failed already
-                self.check("they")
-            raise
-        self.check(culprit())
+            except BaseException:
+                with suppress(ValueError):  # the environments have failed already
+                    self.check("they")
+                raise
+            self.check(culprit())
         return result
 
-    def infer(self, function: Callable[[], T]) -> T:
-        """Return the result of a pass of inference, and check the settings after it."""
+    def compute(self, function: Callable[[], T]) -> T:
+        """Return the result of a pass of the policy, and check the settings after it."""
+        try:
+            with self._working(POLICY):
+                result = function()
+        except BaseException:
+            if ENVIRONMENTS not in self._at_work:
+                list(self._changed_settings())  # undone; the policy has failed already
+            raise
+        if ENVIRONMENTS in self._at_work:
+            self._passes_unchecked = True
+        else:
+            _refuse("its modules", list(self._changed_settings()))
+        return result
+
+    def train(self, function: Callable[[], T]) -> T:
+        """Return the result of a pass of the learner. The next check finds what it has changed."""
         with self._working(POLICY):
             result = function()
-        self._refuse("its modules", ENVIRONMENTS, list(self._changed_settings()))
+        self._passes_unchecked = True
         return result
 
     @contextmanager
@@ -183,6 +200,11 @@ class WholeProcess:
             closed, self._reopened_descriptors = {*self._reopened_descriptors, *self._put_back()}, []
         if closed:
             yield f"closed descriptors of the run ({_listed(closed)})"
+
+
+def _refuse(culprit: str, changes: list[str]) -> None:
+    if changes:
+        raise ValueError(f"{culprit} have {' and '.join(changes)}; this was undone")
 
 
 class _Selector(DefaultSelector):

@@ -57,7 +57,12 @@ def _limits() -> Iterator[tuple[int, int, str, str]]:
             if group in (GROUPS, GROUPS / "pids"):  # a container sees its own group as the highest
                 yield int(text), used, "the container", f"start it with --pids-limit={wanted}"
             else:
-                yield int(text), used, f"the control group {group.name}", f"give it TasksMax={wanted}"
+                yield (
+                    int(text),
+                    used,
+                    f"the control group {group.name}",
+                    f"raise its pids.max to {wanted} (systemd: TasksMax)",
+                )
 
 
 def _control_groups() -> Iterator[Path]:

@@ -76,8 +76,8 @@ def test_the_limit_of_a_control_group_is_found_in_both_versions(limits, groups, 
     limits(group_limit=6 + LEAST_THREADS, groups=groups, limited=limited)
     said = str(short_of_threads())
     assert said.startswith(f"{name} allows {6 + LEAST_THREADS} processes and threads, and 7 run already")
-    option = "--pids-limit" if name == "the container" else "TasksMax"
-    assert f"{option}={6 + 5 * LEAST_THREADS}" in said
+    option = "--pids-limit=" if name == "the container" else "raise its pids.max to "
+    assert f"{option}{6 + 5 * LEAST_THREADS}" in said
     limits(group_limit=7 + LEAST_THREADS, groups=groups, limited=limited)
     assert short_of_threads() is None
 
