@@ -33,6 +33,8 @@ NEAR_BEST = 0.97
 """Numbers of shards with at least this share of the best throughput count as equally good."""
 LEAST_GAIN = 1.1
 """The throughput over the present one for which environments are built anew."""
+CROWDED = 0.8
+"""The busy share of the interpreter from which fewer shards of equal throughput are taken as well."""
 HALVINGS = 50
 """Steps of the search for a time of service; each halves its interval."""
 
@@ -133,7 +135,8 @@ def fit_shards(workers: Sequence[ShardTimes], *, answer_s: float, choices: Seque
     """Return the best number of shards per env worker among `choices` and the present number.
 
     Of numbers that are about equally good the smallest is taken, which costs the least CPU time. The present
-    number stays unless another is better by `LEAST_GAIN`, as a change builds environments anew.
+    number stays unless another is better by `LEAST_GAIN`, as a change builds environments anew, or fewer
+    shards are no worse and relieve a crowded interpreter, among whose shards steps are measured as too long.
 
     Returns:
         None if some shards have not played.
@@ -145,8 +148,10 @@ def fit_shards(workers: Sequence[ShardTimes], *, answer_s: float, choices: Seque
     sums = {number: sum(rollout_rate(times, number, answer_s) for times in workers) for number in numbers}
     rates = {number: rate / sums[present] for number, rate in sums.items()}
     best = next(number for number in numbers if rates[number] >= NEAR_BEST * max(rates.values()))
+    crowded = all(present * work_seconds(times, answer_s) >= CROWDED * times.decision_s for times in workers)
+    least_gain = 1.0 if crowded and best < present else LEAST_GAIN
     return ShardFit(
-        shards=best if rates[best] >= LEAST_GAIN else present,
+        shards=best if rates[best] >= least_gain else present,
         before=present,
         rates=rates,
         step_s=mean([times.step_s for times in workers]),

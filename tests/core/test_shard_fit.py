@@ -97,6 +97,15 @@ def test_no_other_number_is_expected_to_be_much_faster_than_the_chosen_one():
         assert fit.shards in (*CHOICES, 64)
 
 
+def test_fewer_shards_of_equal_throughput_are_taken_where_the_interpreter_is_crowded():
+    # 32 shards whose interpreter is busy for 0.9 of the time, and for 0.36 of it.
+    crowded, idle = times(shards=32, cv=0.08, work_s=0.00115), times(shards=32, cv=0.08, work_s=0.0004)
+    of_crowded, of_idle = (fit_shards([one], answer_s=0.0, choices=(16,)) for one in (crowded, idle))
+    assert of_crowded.shards == 16
+    assert 1.0 <= of_crowded.gain < 1.1
+    assert of_idle.shards == 32
+
+
 def test_a_number_that_does_not_divide_the_present_one_is_never_taken():
     fit = fit_shards([times(shards=6)], answer_s=0.0, choices=(2, 4, 5))
     assert set(fit.rates) == {2, 6}
