@@ -148,7 +148,10 @@ def fit_shards(workers: Sequence[ShardTimes], *, answer_s: float, choices: Seque
     sums = {number: sum(rollout_rate(times, number, answer_s) for times in workers) for number in numbers}
     rates = {number: rate / sums[present] for number, rate in sums.items()}
     best = next(number for number in numbers if rates[number] >= NEAR_BEST * max(rates.values()))
-    crowded = all(present * work_seconds(times, answer_s) >= CROWDED * times.decision_s for times in workers)
+    works = [work_seconds(times, answer_s) for times in workers]
+    crowded = all(
+        present * work_s >= CROWDED * times.decision_s for work_s, times in zip(works, workers, strict=True)
+    )
     least_gain = 1.0 if crowded and best < present else LEAST_GAIN
     return ShardFit(
         shards=best if rates[best] >= least_gain else present,
@@ -156,6 +159,6 @@ def fit_shards(workers: Sequence[ShardTimes], *, answer_s: float, choices: Seque
         rates=rates,
         step_s=mean([times.step_s for times in workers]),
         answer_s=answer_s,
-        work_s=mean([work_seconds(times, answer_s) for times in workers]),
+        work_s=mean(works),
         decision_s=mean([times.decision_s for times in workers]),
     )

@@ -1,10 +1,10 @@
 """Fits the number of shards to the time of a decision, after the first step, and once more if it has changed.
 
-Env workers have measured their first rollouts (`core.shard_fit`). If fewer shards are clearly faster, the
-gate begins no further batch. When the batches that have begun are collected, the env loops end by themselves,
-and begin again with the shards of the new plan; env workers then build their environments anew
-(`ShardWorker.run_shards`). No rollout is under way at that moment, so that ledger and bound on staleness hold
-as before; the learner goes on with pieces of the same size.
+Env workers have measured their first rollouts (`core.shard_fit`). If fewer shards are clearly faster, or no
+slower where the interpreter is crowded, the gate begins no further batch. When the batches that have begun
+are collected, the env loops end by themselves, and begin again with the shards of the new plan; env workers
+then build their environments anew (`ShardWorker.run_shards`). No rollout is under way at that moment, so that
+ledger and bound on staleness hold as before; the learner goes on with pieces of the same size.
 
 While shards crowd the interpreter, their steps wait for it too, and are measured as longer than they are. So
 a fit after crowded rollouts may stop at too many shards, and the rollouts of fewer shards are measured again.
