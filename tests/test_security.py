@@ -310,7 +310,7 @@ def test_what_a_run_writes_is_private_whatever_the_umask(tmp_path, umask):
 def test_shared_memory_has_no_name_and_is_no_business_of_other_users():
     before = set(Path("/dev/shm").iterdir())
     file = MemoryFile()
-    _, process, number, *_ = file.write(Pickled(np.frombuffer(b"observation" * 1000, np.uint8)))
+    _, process, [(number, _)], *_ = file.write(Pickled(np.frombuffer(b"observation" * 1000, np.uint8)))
     try:
         assert set(Path("/dev/shm").iterdir()) == before
         assert os.fstat(number).st_nlink == 0

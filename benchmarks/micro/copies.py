@@ -50,7 +50,7 @@ def measure(rounds: int) -> dict[str, float]:
         with _timed(spent, "unmap"):
             del array, arrays
         micro_batch.fill(0)
-        opened = [open_memory(*place[:4]) for place in places]
+        opened = [open_memory(*place[:2], *place[2][0]) for place in places]
         with _timed(spent, "pread"):
             for place, (file, row) in enumerate(_places(order)):
                 os.preadv(opened[file].fileno(), [micro_batch[place % MICRO_BATCH_ROWS]], row * ROW_BYTES)

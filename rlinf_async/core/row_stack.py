@@ -33,24 +33,31 @@ class RowStack:
             return self
         return RowStack([row.narrow(dim - 1, start, length) for row in self.rows])
 
-    def contiguous(self) -> RowStack:
-        return self
-
 
 def stacked(rows: Sequence[Tree]) -> Tree:
-    """Return T trees [B, ...] as one, [T, B, ...], with a `RowStack` of each name that has large rows.
+    """Return T trees [B, ...] as one, [T, B, ...]. A name that has large rows becomes a `RowStack`, or a
+    tensor without a copy, where the rows lie one behind the other in memory.
 
     Raises:
         ValueError: a key is missing in some of the trees.
     """
-    stacks: dict[str, RowStack] = {}
+    stacks: dict[str, RowStack | torch.Tensor] = {}
     for name in rows[0]:
         values = [row.get(name) for row in rows]
         if _is_large(values):
-            stacks[name] = RowStack(values)  # type: ignore[arg-type]
+            stacks[name] = _joined(values)  # type: ignore[arg-type]
     small = [{name: value for name, value in row.items() if name not in stacks} for row in rows]
     # As a tensor for those who cut trees; no one computes with it.
-    return concatenate(small, join=torch.stack) | stacks  # type: ignore[return-value]
+    return {**concatenate(small, join=torch.stack), **stacks}  # type: ignore[dict-item]
+
+
+def _joined(rows: Sequence[torch.Tensor]) -> RowStack | torch.Tensor:
+    first, storage = rows[0], rows[0].untyped_storage().data_ptr()
+    for number, row in enumerate(rows):
+        apart = row.data_ptr() != first.data_ptr() + number * first.nbytes
+        if apart or not row.is_contiguous() or row.untyped_storage().data_ptr() != storage:
+            return RowStack(rows)
+    return first.as_strided((len(rows), *first.shape), (first.numel(), *first.stride()))
 
 
 def _is_large(values: Sequence[torch.Tensor | Tree | None]) -> bool:

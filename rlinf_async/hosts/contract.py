@@ -12,13 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 
 from rlinf_async.core.failures import LONGEST_ERROR, one_line
-from rlinf_async.hosts.observations import copied
+from rlinf_async.hosts.observations import Empty, copied
 
 Tensors = dict[str, torch.Tensor]
 ObservationKind = Literal["reset", "step", "final"]
@@ -129,6 +130,19 @@ def _has_finite_squares(rewards: torch.Tensor) -> bool:
     return math.isfinite(torch.dot(flat, flat).item())
 
 
+class Rows(Protocol):
+    """Memory for the observations of rollouts, a row for each; `wire.shown_memory` has the one of runs."""
+
+    def begin(self) -> None:
+        """A rollout begins: the next observation is its first."""
+
+    def next(self) -> None:
+        """A step: the next observation is that after it."""
+
+    def empty(self, name: str, shape: Any, dtype: torch.dtype) -> torch.Tensor:
+        """Return a tensor on the CPU for the field `name` of the observation, its values undefined."""
+
+
 class Contract:
     """Checks the outputs of the `size` environments of a shard, against the fields seen in their first
     rollout.
@@ -145,6 +159,8 @@ class Contract:
         self._precisions: dict[str, torch.dtype] = {}
         self._accepted: dict[ObservationKind, Form] = {}
         """The form of the last observation of each kind that was accepted, and needed no other precision."""
+        self.rows: Rows | None = None
+        """The memory of observations of resets and steps; None: new memory for each."""
         self._proven = False
         self._flags: list[tuple[torch.Tensor, torch.Tensor]] = []
         """The terminations and the truncations of each decision of this rollout."""
@@ -211,7 +227,10 @@ class Contract:
         if not isinstance(value, Mapping):
             raise ValueError(self._refusal(f"the {name} as {_sort(value)}", "a mapping of fields"))
         read = [field for field in value if not self._field_names or field in self._field_names]
-        own = {field: self._copied(f"the {name} {field!r:.50}", value[field]) for field in read}
+        own = {
+            field: self._copied(f"the {name} {field!r:.50}", value[field], self._row(field, kind))
+            for field in read
+        }
         form = _form(own)
         # Most observations have the form of the one before, which has passed all checks below.
         if form is not None and form == self._accepted.get(kind):
@@ -229,6 +248,16 @@ class Contract:
             self._accepted[kind] = form
         return precise
 
+    def again(self, observation: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return an observation of the rollout before, with which the next one begins, in its own memory."""
+        if self.rows is None:
+            return observation
+        return {name: copied(value, self._row(name, "reset")) for name, value in observation.items()}
+
+    def _row(self, field: str, kind: ObservationKind) -> Empty | None:
+        """Return the memory for a field; final observations are sent once, and not recorded."""
+        return None if self.rows is None or kind == "final" else partial(self.rows.empty, field)
+
     def _as_precise(self, tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         """Return an observation with every fraction in the precision that its field had at first."""
         return {name: self._at_first(value, f"{prefix}{name}") for name, value in tree.items()}
@@ -240,9 +269,9 @@ class Contract:
             return value
         return value.to(self._precisions.setdefault(path, value.dtype))
 
-    def _copied(self, name: str, value: Any) -> Any:
+    def _copied(self, name: str, value: Any, empty: Empty | None = None) -> Any:
         try:
-            return copied(value)
+            return copied(value, empty)
         # Broad: copying calls methods of foreign classes, and torch has tensors that cannot be copied so.
         except Exception as error:
             words = f"{name} that cannot be copied ({one_line(error, LONGEST_ERROR)})"

@@ -19,14 +19,24 @@ from rlinf_async.core.tensors import Tree
 T = TypeVar("T")
 
 
+_TORCH_TYPES = {np.dtype(np.uint8): torch.uint8, np.dtype(np.float32): torch.float32}
+"""Types of large arrays; others are copied into new memory."""
 PLAIN = (str, bytes, bool, int, float, np.generic)
 """Types of values that nothing can change."""
 
 
-def copied(value: Any) -> Any:
+Empty = Callable[[Sequence[int], torch.dtype], torch.Tensor]
+"""Returns a tensor on the CPU of this shape and type, its values undefined."""
+
+
+def copied(value: Any, empty: Empty | None = None) -> Any:
     """Return a copy of an observation, as environments may reuse its memory.
 
     Arrays of numbers become tensors; arrays of strings or objects become lists.
+
+    Args:
+        empty: the memory of the copy, if `value` is a tensor or an array of numbers; None for new memory on
+            its own device.
     """
     # First, as a list has many of them.
     if value is None or isinstance(value, PLAIN):
@@ -35,9 +45,11 @@ def copied(value: Any) -> Any:
         case torch.Tensor():
             if value.is_meta:
                 raise ValueError("a tensor on the device meta has no data")
+            if empty is not None:
+                return empty(value.shape, value.dtype).copy_(value.detach())
             return value.detach().clone(memory_format=torch.contiguous_format)
         case np.ndarray():
-            return _tensor(value)
+            return _tensor(value, empty)
         case Mapping():
             return {name: copied(field) for name, field in value.items()}
         case list():
@@ -48,7 +60,7 @@ def copied(value: Any) -> Any:
             return copy.deepcopy(value)
 
 
-def _tensor(array: np.ndarray) -> Any:
+def _tensor(array: np.ndarray, empty: Empty | None) -> Any:
     """Return a copy of an array: a tensor if it holds numbers, else a list."""
     # numpy's kinds that torch has: bool, int, unsigned int, float, complex.
     if array.dtype.kind not in "biufc":
@@ -56,6 +68,10 @@ def _tensor(array: np.ndarray) -> Any:
     # torch has no long double: floats wider than 8 bytes (complex: 16) are narrowed.
     if array.dtype.kind in "fc" and array.dtype.itemsize > 8 * (1 + (array.dtype.kind == "c")):
         array = array.astype(np.float64 if array.dtype.kind == "f" else np.complex128)
+    if empty is not None and array.dtype in _TORCH_TYPES:
+        tensor = empty(array.shape, _TORCH_TYPES[array.dtype])
+        np.copyto(tensor.numpy(), array)
+        return tensor
     # A copy in C order: `from_numpy` refuses a foreign byte order and negative strides, and shares memory.
     return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
 

@@ -65,6 +65,9 @@ class TaskTaker(Protocol):
 class TrainShardEnv(ShardEnv, TaskTaker, Protocol):
     """The training environments of a shard, which step together."""
 
+    def keep_in(self, rows: Any) -> None:
+        """Keep the observations of rollouts in `rows`, a `hosts.contract.Rows`."""
+
     async def renew(self, step: int) -> None:
         """Close the environments, and build new ones with a seed that depends on `step` alone."""
 

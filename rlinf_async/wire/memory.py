@@ -7,6 +7,9 @@ process that holds it open ends, in whatever way.
 Fresh pages cost more than the copy into them, as the kernel clears and maps each. So a file is written again
 once no reader maps it. The kernel keeps that count: every mapping holds a shared lock (`flock`) on the file
 until its last array is deleted or its process ends.
+
+A value is copied into a file, or it is there already: a pool lends memory of its files (`MemoryPool.lend`),
+and arrays in lent memory are not copied again, however many values have them.
 """
 
 from __future__ import annotations
@@ -16,12 +19,15 @@ import fcntl
 import mmap
 import os
 import pickle
+import weakref
+from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from functools import cache
 from io import FileIO
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +39,12 @@ ALIGNMENT_BYTES = 64
 """Arrays begin at multiples of this number of bytes, as in torch's own memory."""
 MADV_POPULATE_READ = 22
 """Of Linux's madvise(2); Python's `mmap` does not name it."""
+SMALLEST_LENT_BYTES = 4096
+"""Smaller arrays are copied, wherever they are: that costs less than to tell a reader about their place."""
+LARGEST_REST_BYTES = 10_000
+"""Beside arrays in lent memory, others of up to this size together travel within the message."""
+IN_MESSAGE = -1
+"""The number of the file of a span whose contents are in its message."""
 IDLE_ROUNDS = 8
 """A file is closed after so many idle rounds, each of as many values as the pool has files: a pool would keep
 the memory of its fullest moment for ever."""
@@ -78,14 +90,61 @@ class Pickled:
     def __init__(self, value: object) -> None:
         buffers: list[pickle.PickleBuffer] = []
         self.head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-        self.parts = [_rows_of(buffer.raw()) for buffer in buffers]
-        """The content of each array: contiguous memory, which is written one behind the other."""
-        self.lengths = [sum(row.nbytes for row in rows) for rows in self.parts]
-        *self.starts, self.size = starts_of(self.lengths)
+        parts = [_rows_of(buffer.raw()) for buffer in buffers]
+        self.lent = [_lent(rows) for rows in parts]
+        """The file and the offset of each array in lent memory; None for an array to be written."""
+        self.rest = [rows for rows, lent in zip(parts, self.lent, strict=True) if lent is None]
+        """The content of each array to be written, one behind the other: pieces of contiguous memory."""
+        self.lengths = [sum(row.nbytes for row in rows) for rows in parts]
+        *self.starts, self.size = starts_of([sum(row.nbytes for row in rows) for rows in self.rest])
+
+    @property
+    def fits_in_a_message(self) -> bool:
+        """True if nothing, or little, is to be written beside arrays in lent memory."""
+        return any(self.lent) and self.size <= LARGEST_REST_BYTES
+
+    def place(self, file: MemoryFile | None) -> list[Any]:
+        """Return the place of the value, which a message carries and `read` resolves.
+
+        Args:
+            file: the file that has `rest`; None to have it in the place itself.
+        """
+        files: dict[tuple[int, int], int] = {}
+        spans: list[tuple[int, Any, int]] = []
+        rest = iter(zip(self.rest, self.starts, strict=True))
+        for lent, length in zip(self.lent, self.lengths, strict=True):
+            rows, start = next(rest) if lent is None else ((), lent[1])
+            holder = file if lent is None else lent[0]
+            if holder is None:
+                spans.append((IN_MESSAGE, b"".join(rows), length))
+            else:
+                spans.append((files.setdefault(holder.name, len(files)), start, length))
+        if file is not None:
+            files.setdefault(file.name, len(files))  # also without contents, so that its end is seen
+        return [machine(), os.getpid(), list(files), self.head, spans]
 
 
 def _rows_of(content: memoryview) -> list[memoryview]:
     return [row.data for row in content.obj.rows] if isinstance(content.obj, _Apart) else [content]
+
+
+def _lent(rows: Sequence[memoryview]) -> tuple[MemoryFile, int] | None:
+    """Return the file, and the offset in it, of an array in lent memory; None for other arrays."""
+    if not _lent_files or len(rows) != 1 or rows[0].nbytes < SMALLEST_LENT_BYTES:
+        return None
+    start = _address(rows[0])
+    file = _lent_files[max(0, bisect_right(_lent_files, start, key=_address_of) - 1)]
+    offset = start - file.address
+    return (file, offset) if offset >= 0 and offset + rows[0].nbytes <= file.size else None
+
+
+def _address(content: memoryview | mmap.mmap) -> int:
+    return int(np.frombuffer(content, np.uint8).ctypes.data)
+
+
+_address_of = attrgetter("address")
+_lent_files: list[MemoryFile] = []
+"""The files of this process whose memory is lent, or was last used so, in the order of their addresses."""
 
 
 class MemoryFile:
@@ -99,18 +158,42 @@ class MemoryFile:
         self._inode = os.fstat(self._file).st_ino
         os.ftruncate(self._file, 1)  # an empty file cannot be mapped
         self._map = mmap.mmap(self._file, 1)
+        self.address = 0
+        """Of the memory in this process, while it is in `_lent_files`; else 0."""
 
     def write(self, value: Pickled) -> list[Any]:
-        """Replace the content by `value`; return its place, which a message carries and `read` resolves."""
-        if len(self._map) < value.size:
-            # The file keeps its inode: readers of the previous value keep their own mapping.
-            self._map.resize(value.size)
-        for rows, start in zip(value.parts, value.starts, strict=True):
+        """Replace the content by `value`; return its place."""
+        self._grow(value.size)
+        for rows, start in zip(value.rest, value.starts, strict=True):
             ends = accumulate((row.nbytes for row in rows), initial=start)
             for row, (first, end) in zip(rows, pairwise(ends), strict=True):
                 # The only copy of the data: the reader maps these pages.
                 self._map[first:end] = row
-        return [machine(), os.getpid(), self._file, self._inode, value.head, value.lengths]
+        return value.place(self)
+
+    def lend(self, size: int) -> np.ndarray:
+        """Return memory of the file, [size] uint8; the file must not be written as long as it is used."""
+        self._grow(size)
+        if not self.address:
+            self.address = _address(self._map)
+            insort(_lent_files, self, key=_address_of)
+        return np.frombuffer(self._map, np.uint8, size)
+
+    def _grow(self, size: int) -> None:
+        if len(self._map) < size:
+            self._is_lent_no_more()  # its address changes
+            # The file keeps its inode: readers of the previous value keep their own mapping.
+            self._map.resize(size)
+
+    def _is_lent_no_more(self) -> None:
+        if self.address:
+            _lent_files.remove(self)
+            self.address = 0
+
+    @property
+    def name(self) -> tuple[int, int]:
+        """The descriptor in this process, and the inode."""
+        return self._file, self._inode
 
     @property
     def size(self) -> int:
@@ -126,6 +209,7 @@ class MemoryFile:
 
     def close(self) -> None:
         """Release the memory; the kernel frees it when no reader maps it any more."""
+        self._is_lent_no_more()
         self._map.close()
         os.close(self._file)
 
@@ -149,6 +233,8 @@ class MemoryPool:
         self._files: dict[MemoryFile, int] = {}
         """Files that no block uses, in the order of their return, each with the number of values at that
         time. Readers may still map them."""
+        self._lent: list[tuple[MemoryFile, weakref.ref[np.ndarray]]] = []
+        """Files whose memory is lent, each with the array that all tensors in it keep alive."""
         self._open = self._values = 0
         """The numbers of files that are open, and of values so far."""
 
@@ -156,6 +242,9 @@ class MemoryPool:
     def holding(self, value: object) -> Iterator[list[Any]]:
         """Yield the place of `value` for `read`, valid as long as the block lasts."""
         memory = Pickled(value)
+        if memory.fits_in_a_message:
+            yield memory.place(None)
+            return
         # Out of the pool during the block: overlapping blocks have a file each.
         file = self._take(memory.size)
         may_be_reused = False
@@ -171,6 +260,17 @@ class MemoryPool:
                 # If the block raises, a late reader must not find another value in this file.
                 self._close(file)
 
+    def lend(self, size: int) -> np.ndarray:
+        """Return memory, [size] uint8, its values undefined, as long as the returned array lives.
+
+        numpy's views of an array do not keep it alive, and torch's tensors in it do.
+        """
+        file = self._take(size)
+        memory = file.lend(size)
+        file.unlock()
+        self._lent.append((file, weakref.ref(memory)))
+        return memory
+
     def _take(self, size: int) -> MemoryFile:
         """Remove from the pool, and return, an unmapped file, if possible of at least `size` bytes."""
 
@@ -179,6 +279,9 @@ class MemoryPool:
             return file.size < size, abs(file.size - size)
 
         self._values += 1
+        for entry in [entry for entry in self._lent if entry[1]() is None]:
+            self._lent.remove(entry)
+            self._files[entry[0]] = self._values
         # Of files of one size, the one that was returned last: superfluous files then stay idle.
         lockable = (file for file in sorted(reversed(self._files), key=order) if file.lock())
         found = next(lockable, None)
@@ -205,23 +308,42 @@ class MemoryPool:
 
 
 def read(place: Sequence[Any]) -> Any:
-    """Return the value at a place from `MemoryFile.write`. Its arrays are views of that memory.
+    """Return the value at a place from `Pickled.place`. Its arrays are views of that memory.
 
     Raises:
         PeerError: the writer does not hold the value any more, or this process may not read its memory.
     """
-    *file_of, head, lengths = place
-    # `mmap` duplicates the descriptor of the same open file: the mapping keeps the lock as long as one of its
-    # arrays lives.
-    with open_memory(*file_of) as file:
-        if not try_lock(file, fcntl.LOCK_SH):
-            raise PeerError("the memory of another process is being written again")
-        # Copy-on-write: a reader that writes gets pages of its own.
-        mapping = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-    *starts, _ = starts_of(lengths)
-    buffers = [mapping[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+    where, process, files, head, spans = place
+    mapped = [
+        _mapped(where, process, name, [span[1:] for span in spans if span[0] == number])
+        for number, name in enumerate(files)
+    ]
+    buffers: list[memoryview | bytes] = []
+    for number, start, length in spans:
+        if number == IN_MESSAGE:
+            buffers.append(start)
+        else:
+            memory, first = mapped[number]
+            buffers.append(memory[start - first : start - first + length])
     # The head comes from a message of the run's own processes, and is trusted as Ray's messages are.
     return pickle.loads(head, buffers=buffers)
+
+
+def _mapped(
+    where: str, process: int, name: tuple[int, int], spans: Sequence[tuple[int, int]]
+) -> tuple[memoryview, int]:
+    """Map the pages of a file that have `spans`, each a start and a length; return their offset as well."""
+    # `mmap` duplicates the descriptor of the same open file: the mapping keeps the lock as long as one of its
+    # arrays lives.
+    with open_memory(where, process, *name) as file:
+        if not try_lock(file, fcntl.LOCK_SH):
+            raise PeerError("the memory of another process is being written again")
+        first = min((start for start, _ in spans), default=0)
+        first -= first % mmap.ALLOCATIONGRANULARITY
+        end = max((start + length for start, length in spans), default=0)
+        # Copy-on-write: a reader that writes gets pages of its own.
+        pages = mmap.mmap(file.fileno(), max(1, end - first), access=mmap.ACCESS_COPY, offset=first)
+    return memoryview(pages), first
 
 
 def map_pages(address: int, size: int) -> None:

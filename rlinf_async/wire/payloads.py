@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from rlinf_async.core.failures import PeerError
-from rlinf_async.core.row_stack import RowStack
+from rlinf_async.core.row_stack import SMALLEST_ROW_BYTES, RowStack
 from rlinf_async.wire.memory import Adjoined, map_pages, read
 from rlinf_async.wire.shown_memory import Reader, ShownMemory
 
@@ -133,6 +133,8 @@ def pack(value: Any, *, adjoin: Callable[[list[np.ndarray]], Any] = np.stack) ->
 
     `adjoin` makes an array of the rows of a `RowStack`; `Adjoined` makes none before they are written.
     """
+    if isinstance(value, torch.Tensor) and _has_rows_apart(value):
+        value = RowStack(value.unbind())
     if isinstance(value, torch.Tensor):
         array = _as_array(value)
         return array if value.dtype in _NUMPY_TYPES else _Raw(array, value.dtype)
@@ -147,6 +149,20 @@ def pack(value: Any, *, adjoin: Callable[[list[np.ndarray]], Any] = np.stack) ->
     if type(value) in (list, tuple):
         return type(value)(pack(item, adjoin=adjoin) for item in value)
     return value
+
+
+def _has_rows_apart(tensor: torch.Tensor) -> bool:
+    """Return True for a tensor with large rows that do not lie one behind the other: those of some
+    environments, cut out of a rollout. To write them one by one saves a copy.
+    """
+    if (
+        tensor.is_contiguous()
+        or not tensor.is_cpu
+        or not len(tensor)
+        or tensor[0].nbytes < SMALLEST_ROW_BYTES
+    ):
+        return False
+    return tensor[0].is_contiguous()
 
 
 def _as_array(tensor: torch.Tensor) -> np.ndarray:

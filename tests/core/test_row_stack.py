@@ -11,7 +11,7 @@ LARGE = row_stack.SMALLEST_ROW_BYTES
 def rows(*, count=5, width=3, size=LARGE):
     draw = torch.Generator().manual_seed(0)
     picture = torch.randint(0, 256, (count, width, size), generator=draw, dtype=torch.uint8)
-    return [{"picture": one, "in": {"state": one[:, :2].float()}, "none": None} for one in picture]
+    return [{"picture": one.clone(), "in": {"state": one[:, :2].float()}, "none": None} for one in picture]
 
 
 def test_it_is_cut_as_the_tensor_that_it_stands_for():
@@ -19,9 +19,20 @@ def test_it_is_cut_as_the_tensor_that_it_stands_for():
     expected = torch.stack([row["picture"] for row in given])
     found = stacked(given)["picture"]
     assert isinstance(found, RowStack)
-    cut = slice_samples({"picture": found}, 1, 3, dim=1)["picture"][:4].contiguous()
+    cut = slice_samples({"picture": found}, 1, 3, dim=1)["picture"][:4]
     assert torch.equal(torch.stack(cut.rows), expected[:4, 1:3])
     assert len(cut) == 4
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (1, 2, 3, 3), (3, 2, 1, 0)])
+def test_rows_that_lie_one_behind_the_other_are_a_tensor(order):
+    given = torch.arange(6 * LARGE).reshape(6, 1, LARGE)[1:-1]
+    found = stacked([{"points": given[number]} for number in order])["points"]
+    if order == (0, 1, 2, 3):
+        assert found.data_ptr() == given.data_ptr()
+        assert torch.equal(found, given)
+    else:
+        assert torch.equal(torch.stack(found.rows), given[list(order)])
 
 
 def test_nothing_of_it_is_copied():

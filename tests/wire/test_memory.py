@@ -95,7 +95,7 @@ def test_another_file_under_the_same_number_is_not_mistaken_for_it():
     place = file.write(Pickled(None))
     file.close()
     other = MemoryFile()
-    assert other.write(Pickled(None))[2] == place[2], "the system gives the lowest free number"
+    assert other.write(Pickled(None))[2][0][0] == place[2][0][0], "the system gives the lowest free number"
     with pytest.raises(PeerError, match="has released the memory"):
         read(place)
     other.close()
@@ -212,4 +212,4 @@ def test_who_comes_late_finds_nothing_where_memory_is_never_used_again():
 
 
 def inode(place):
-    return place[3]
+    return place[2][0][1]

@@ -38,7 +38,6 @@ def cut_into_pieces(
     payloads, skipped = [], []
     for start, stop in plan.piece_ends:
         decisions = int(mask[:, start:stop].any(dim=1).sum())
-        # Copied: a piece must not keep the memory of the other pieces alive.
         payload = _rows_but(len(played) - decisions, slice_samples(rollout, start, stop, dim=1))
         if beyond is not None:
             payload[BEYOND_FIELD] = map_tensors(
@@ -60,11 +59,8 @@ def cut_into_pieces(
 
 
 def _rows_but(surplus: int, tree: Tree) -> Tree:
-    """Return copies of all rows but the last `surplus`; a field always keeps its first row."""
-    return map_tensors(
-        lambda tensor: tensor[: max(1, len(tensor) - surplus)].contiguous(),
-        tree,
-    )
+    """Return all rows but the last `surplus`, as views; a field always keeps its first row."""
+    return map_tensors(lambda tensor: tensor[: max(1, len(tensor) - surplus)], tree)
 
 
 def _mask(played: Sequence[Playing | None], size: int) -> torch.Tensor:

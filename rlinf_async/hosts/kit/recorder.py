@@ -56,7 +56,8 @@ class Recorder(Generic[Output]):
 
     Answers are those of `Answering`, for the playing environments. A host notes the results of the decisions
     of all B environments, and returns them as [T, B, ...] from `rollout`. After the end of an environment's
-    episode its last answer is repeated: the loss masks these rows, but their numbers are valid. If values are
+    episode its last answer is repeated, beside the images that it shows: the loss masks these rows, but their
+    numbers are valid. If values are
     recomputed, the inputs of the last observation are added as `bootstrap_inputs` [1, B, ...]. A piece ends
     with the last decision of its episodes (`kit.pieces`).
     """
@@ -120,12 +121,12 @@ class Recorder(Generic[Output]):
         """Return the answer for all environments, with the policy's inputs for scoring actions."""
         if answer is None:
             return {**self._last, "bootstrap_values": None, "version": self._versions[-1]}
-        playing, shown = output.playing, self.observation_of(output)
-        if playing is not None:
-            shown = playing.of(shown)
-        own: Tree = {name: answer.get(name) for name in REPEATED_FIELDS}
-        own["forward_inputs"] = dict(with_echoes(answer["forward_inputs"], answer["echoes"], shown))
+        playing = output.playing
+        own: Tree = {name: answer.get(name) for name in (*REPEATED_FIELDS, "forward_inputs")}
         self._last = own if playing is None else playing.among(self._last, own)
+        # Of all environments: so the rows of a rollout are those of its memory (`wire.shown_memory`).
+        inputs: Any = self._last["forward_inputs"]
+        self._last["forward_inputs"] = with_echoes(inputs, answer["echoes"], self.observation_of(output))
         # Environments that send final observations reset themselves, so that all of them play on.
         values = answer.get("bootstrap_values") if playing is None else None
         return {**self._last, "bootstrap_values": values, "version": int(answer["version"])}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 
 from rlinf_async.core.tensors import Episodes
-from rlinf_async.hosts.contract import Contract
+from rlinf_async.hosts.contract import Contract, Rows
 from rlinf_async.hosts.kit.playing import Playing
 from rlinf_async.loops.finite import check_shown, not_finite
 from rlinf_async.loops.simulator_thread import SimulatorThread
@@ -192,16 +192,24 @@ class TrainShard(Shard[Output]):
         """
 
     async def start(self) -> Output:
+        if self.contract.rows is not None:
+            self.contract.rows.begin()
         with self._busy.busy(self._number):
             output = await super().start()
             await self.settle()
             return output
 
     async def step(self, answer: Mapping[str, Any]) -> Output:
+        if self.contract.rows is not None:
+            self.contract.rows.next()
         with self._busy.busy(self._number):
             output = await super().step(answer)
             await self.settle()
             return output
+
+    def keep_in(self, rows: Rows) -> None:
+        """Keep the observations of rollouts in memory that is not this shard's own."""
+        self.contract.rows = rows
 
     def take_on(self, place: int, rollout: int) -> None:
         self._taken_on = self._stands_at = (place, rollout)

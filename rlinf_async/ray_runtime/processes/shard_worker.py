@@ -32,6 +32,8 @@ from rlinf_async.ray_runtime.processes.forking import fork_apart
 from rlinf_async.ray_runtime.processes.request_clients import RequestClient
 from rlinf_async.ray_runtime.processes.rollout_data import TrajectoryClient
 from rlinf_async.ray_runtime.processes.run_process import RunProcess, hand_over_quickly
+from rlinf_async.wire.memory import MemoryPool, Reuse
+from rlinf_async.wire.shown_memory import RolloutMemory
 
 if TYPE_CHECKING:
     from rlinf_async.loops.ports import EvalShardEnv, Recorder, TrainShardEnv
@@ -64,6 +66,7 @@ class ShardWorker(RunProcess):
         self.asynchrony = asynchrony
         self._requests: RequestClient | None = None
         self._frames = FrameMeter()
+        self._rollout_files = MemoryPool(Reuse.UNMAPPED)
         self._dividing = asyncio.Lock()
         """Held while environments of other shards are built: an evaluation waits for its own."""
         self._episodes: dict[int, list[Rollouts]] = defaultdict(lambda: [{} for _ in range(self._busy.width)])
@@ -170,10 +173,12 @@ class ShardWorker(RunProcess):
         self, settings: RunSettings, stage: int, *, shard: int, **options: Any
     ) -> Coroutine[Any, Any, None]:
         """Return the env loop of a shard; `options` are the arguments of `env_loop` common to all shards."""
+        env = self.train_shard(stage)
+        env.keep_in(RolloutMemory(self._rollout_files, rows=env.horizon + 1))
         return env_loop(
             settings,
             shard,
-            self.train_shard(stage),
+            env,
             recorder=self._recorder(settings, stage),
             restarts=self._restarts(shard),
             spans=self.spans,

@@ -7,6 +7,7 @@ pytest.importorskip("ray", reason="Ray is not installed")
 import torch
 
 from rlinf_async.core.types import Ticket
+from rlinf_async.hosts.kit.playing import Playing
 from rlinf_async.hosts.workers.recorder import ShardRecorder
 from rlinf_async.hosts.workers.shard import ShardOutput, started
 from tests.hosts.workers.given import ACTION, CHUNK, settings
@@ -120,6 +121,20 @@ def test_pictures_come_back_from_the_observation_that_was_asked_with():
     data = piece.payload
     assert data["forward_inputs"]["pixels"].shape == (1, ENVS, 2, 2)
     assert data["bootstrap_inputs"]["pixels"].unique().tolist() == [1]
+
+
+def test_after_an_end_pictures_go_on_and_the_last_answer_is_repeated():
+    playing = Playing(numbers=(1, 3))
+    outputs = [started(shown(0).observation, ENVS), shown(1, ended=[0, 2], playing=playing), shown(2)]
+    some = answer(1, 0, echoes={"pixels": "main_images"})
+    fields = ("actions", "prev_logprobs", "prev_values")
+    some |= {name: some[name][[1, 3]] for name in fields}
+    some["forward_inputs"] = {"states": some["forward_inputs"]["states"][[1, 3]]}
+    answers = [answer(0, 0, echoes={"pixels": "main_images"}), some, None]
+    (piece,) = pieces(outputs, answers, horizon=2, ranks=1)
+    inputs = piece.payload["forward_inputs"]
+    assert inputs["pixels"][1].flatten().unique().tolist() == [1]
+    assert inputs["states"][1, :, 1].tolist() == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize(("every_end", "kept"), [(True, [1, 2]), (False, [2])])

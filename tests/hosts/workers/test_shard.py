@@ -8,12 +8,15 @@ import torch
 
 from rlinf_async.config import AdvancedConfig
 from rlinf_async.core.failures import ShardFailure
+from rlinf_async.core.row_stack import stacked
 from rlinf_async.core.tensors import concatenate
 from rlinf_async.hosts.workers.eval_shard import EvalShard
 from rlinf_async.hosts.workers.shard import Stage, TrainShard
 from rlinf_async.loops.evaluation import evaluate_shard
 from rlinf_async.loops.simulator_thread import SimulatorThread
 from rlinf_async.observe.meters import BusyMeter
+from rlinf_async.wire.memory import MemoryPool, Pickled, Reuse
+from rlinf_async.wire.shown_memory import RolloutMemory
 from tests.hosts.policies import ByState
 from tests.hosts.workers.given import ACTION, CHUNK, Walks, moves
 
@@ -54,6 +57,30 @@ def rollout(shard, *, decisions=4, length=0.5, actions=None):
         return outputs
 
     return asyncio.run(main())
+
+
+class Filmed(Walks):
+    """Walks whose pictures, larger than a row that is copied anew, show where each environment is."""
+
+    def _seen(self):
+        pictures = (10 * self.where).to(torch.uint8)[:, None, None].expand(-1, 64, 64)
+        return {**super()._seen(), "main_images": pictures.numpy()}
+
+
+@pytest.mark.parametrize("auto_reset", [False, True])
+def test_the_pictures_of_a_rollout_are_copied_once_into_its_memory(thread, auto_reset):
+    shard = train_shard(Filmed(SIZE, most=20, auto_reset=auto_reset), thread)
+    shard.keep_in(RolloutMemory(MemoryPool(Reuse.UNMAPPED), rows=5))
+    plain = train_shard(Filmed(SIZE, most=20, auto_reset=auto_reset), thread)
+    for number in range(4):
+        found, expected = (
+            stacked([output.observation for output in rollout(each, length=0.1)]) for each in (shard, plain)
+        )
+        pictures = expected["main_images"]
+        assert torch.equal(torch.as_tensor(found["states"]), torch.as_tensor(expected["states"]))
+        if number:
+            assert torch.equal(found["main_images"], torch.stack(pictures.rows))
+            assert Pickled(found["main_images"].numpy()).rest == []
 
 
 class Scripted:

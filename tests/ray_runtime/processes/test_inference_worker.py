@@ -127,7 +127,7 @@ def test_the_requests_of_a_batch_are_read_side_by_side(worker):
             return pack({"seen": torch.zeros(1)})
 
     worker._reader = Reading()
-    place = ["another machine", 0, 0, 0, b"", []]
+    place = ["another machine", 0, [(0, 0)], b"", []]
     far = [Pending(request=request(number, 1, payload=[place, ()])) for number in range(3)]
     assert len(asyncio.run(worker.act(far))) == 3
     assert worker._reader.most == 3

@@ -268,7 +268,9 @@ def test_an_env_loop_is_of_the_shards_own_environments(monkeypatch):
 
     monkeypatch.setattr(env_loop, "run_shard", run_shard)
     worker = Worker(rank=0)
-    shards = {1: SimpleNamespace(stand_at=lambda place, rollout: None)}
+    shards = {
+        1: SimpleNamespace(stand_at=lambda *_: None, horizon=5, keep_in=seen.setdefault("rows", []).append)
+    }
     worker.train_shard = shards.__getitem__
     settings = run_settings(asynchrony=AsyncConfig.from_mapping({"mode": "full"}))
     asyncio.run(worker._collecting(settings, 1, shard=3, policy="its policy", trajectories="its buffer"))
