@@ -248,7 +248,7 @@ class Contract:
             self._accepted[kind] = form
         return precise
 
-    def again(self, observation: Mapping[str, Any]) -> Mapping[str, Any]:
+    def again(self, observation: dict[str, Any]) -> dict[str, Any]:
         """Return an observation of the rollout before, with which the next one begins, in its own memory."""
         if self.rows is None:
             return observation

@@ -19,8 +19,6 @@ from rlinf_async.core.tensors import Tree
 T = TypeVar("T")
 
 
-_TORCH_TYPES = {np.dtype(np.uint8): torch.uint8, np.dtype(np.float32): torch.float32}
-"""Types of large arrays; others are copied into new memory."""
 PLAIN = (str, bytes, bool, int, float, np.generic)
 """Types of values that nothing can change."""
 
@@ -68,12 +66,13 @@ def _tensor(array: np.ndarray, empty: Empty | None) -> Any:
     # torch has no long double: floats wider than 8 bytes (complex: 16) are narrowed.
     if array.dtype.kind in "fc" and array.dtype.itemsize > 8 * (1 + (array.dtype.kind == "c")):
         array = array.astype(np.float64 if array.dtype.kind == "f" else np.complex128)
-    if empty is not None and array.dtype in _TORCH_TYPES:
-        tensor = empty(array.shape, _TORCH_TYPES[array.dtype])
+    dtype = array.dtype.newbyteorder("=")
+    if empty is not None:
+        tensor = empty(array.shape, torch.from_numpy(np.empty(0, dtype)).dtype)
         np.copyto(tensor.numpy(), array)
         return tensor
     # A copy in C order: `from_numpy` refuses a foreign byte order and negative strides, and shares memory.
-    return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
+    return torch.from_numpy(np.array(array, dtype=dtype, order="C"))
 
 
 def items(value: Any, numbers: Sequence[int]) -> Any:

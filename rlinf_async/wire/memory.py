@@ -41,8 +41,9 @@ MADV_POPULATE_READ = 22
 """Of Linux's madvise(2); Python's `mmap` does not name it."""
 SMALLEST_LENT_BYTES = 4096
 """Smaller arrays are copied, wherever they are: that costs less than to tell a reader about their place."""
-LARGEST_REST_BYTES = 10_000
-"""Beside arrays in lent memory, others of up to this size together travel within the message."""
+INLINE_BYTES = 10_000
+"""Values of up to this size travel within a message; larger ones stay in memory that the reader maps. So do
+arrays beside those in lent memory."""
 IN_MESSAGE = -1
 """The number of the file of a span whose contents are in its message."""
 IDLE_ROUNDS = 8
@@ -90,18 +91,21 @@ class Pickled:
     def __init__(self, value: object) -> None:
         buffers: list[pickle.PickleBuffer] = []
         self.head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-        parts = [_rows_of(buffer.raw()) for buffer in buffers]
-        self.lent = [_lent(rows) for rows in parts]
+        self.parts = [_rows_of(buffer.raw()) for buffer in buffers]
+        """The content of each array, as pieces of contiguous memory."""
+        self.lent = [_lent(rows) for rows in self.parts]
         """The file and the offset of each array in lent memory; None for an array to be written."""
-        self.rest = [rows for rows, lent in zip(parts, self.lent, strict=True) if lent is None]
-        """The content of each array to be written, one behind the other: pieces of contiguous memory."""
-        self.lengths = [sum(row.nbytes for row in rows) for rows in parts]
-        *self.starts, self.size = starts_of([sum(row.nbytes for row in rows) for rows in self.rest])
+        self.lengths = [sum(row.nbytes for row in rows) for rows in self.parts]
+        written = [0 if lent else length for lent, length in zip(self.lent, self.lengths, strict=True)]
+        *self.starts, self.size = starts_of(written)
+        arrays = zip(self.parts, self.starts, self.lent, strict=True)
+        self.rest = [(rows, start) for rows, start, lent in arrays if lent is None]
+        """The arrays to be written, one behind the other, each with its offset."""
 
     @property
     def fits_in_a_message(self) -> bool:
         """True if nothing, or little, is to be written beside arrays in lent memory."""
-        return any(self.lent) and self.size <= LARGEST_REST_BYTES
+        return any(self.lent) and self.size <= INLINE_BYTES
 
     def place(self, file: MemoryFile | None) -> list[Any]:
         """Return the place of the value, which a message carries and `read` resolves.
@@ -111,12 +115,12 @@ class Pickled:
         """
         files: dict[tuple[int, int], int] = {}
         spans: list[tuple[int, Any, int]] = []
-        rest = iter(zip(self.rest, self.starts, strict=True))
-        for lent, length in zip(self.lent, self.lengths, strict=True):
-            rows, start = next(rest) if lent is None else ((), lent[1])
-            holder = file if lent is None else lent[0]
+        arrays = zip(self.parts, self.lent, self.starts, self.lengths, strict=True)
+        for rows, lent, written_at, length in arrays:
+            holder, start = lent or (file, written_at)
             if holder is None:
-                spans.append((IN_MESSAGE, b"".join(rows), length))
+                # Of a type that can be written to, as `_Apart`.
+                spans.append((IN_MESSAGE, bytearray().join(rows), length))
             else:
                 spans.append((files.setdefault(holder.name, len(files)), start, length))
         if file is not None:
@@ -164,7 +168,7 @@ class MemoryFile:
     def write(self, value: Pickled) -> list[Any]:
         """Replace the content by `value`; return its place."""
         self._grow(value.size)
-        for rows, start in zip(value.rest, value.starts, strict=True):
+        for rows, start in value.rest:
             ends = accumulate((row.nbytes for row in rows), initial=start)
             for row, (first, end) in zip(rows, pairwise(ends), strict=True):
                 # The only copy of the data: the reader maps these pages.
@@ -318,7 +322,7 @@ def read(place: Sequence[Any]) -> Any:
         _mapped(where, process, name, [span[1:] for span in spans if span[0] == number])
         for number, name in enumerate(files)
     ]
-    buffers: list[memoryview | bytes] = []
+    buffers: list[memoryview | bytearray] = []
     for number, start, length in spans:
         if number == IN_MESSAGE:
             buffers.append(start)

@@ -17,11 +17,8 @@ import torch
 
 from rlinf_async.core.failures import PeerError
 from rlinf_async.core.row_stack import SMALLEST_ROW_BYTES, RowStack
-from rlinf_async.wire.memory import Adjoined, map_pages, read
+from rlinf_async.wire.memory import INLINE_BYTES, Adjoined, map_pages, read
 from rlinf_async.wire.shown_memory import Reader, ShownMemory
-
-INLINE_BYTES = 10_000
-"""Values of up to this size travel within a message; larger ones stay in memory that the reader maps."""
 
 SMALLEST_MAPPED_BYTES = 2**16
 """The kernel maps so many bytes at the first look at one of them; to map less beforehand saves nothing."""
@@ -155,14 +152,10 @@ def _has_rows_apart(tensor: torch.Tensor) -> bool:
     """Return True for a tensor with large rows that do not lie one behind the other: those of some
     environments, cut out of a rollout. To write them one by one saves a copy.
     """
-    if (
-        tensor.is_contiguous()
-        or not tensor.is_cpu
-        or not len(tensor)
-        or tensor[0].nbytes < SMALLEST_ROW_BYTES
-    ):
+    if tensor.is_contiguous() or not tensor.is_cpu or not len(tensor):
         return False
-    return tensor[0].is_contiguous()
+    row = tensor[0]
+    return row.nbytes >= SMALLEST_ROW_BYTES and row.is_contiguous()
 
 
 def _as_array(tensor: torch.Tensor) -> np.ndarray:

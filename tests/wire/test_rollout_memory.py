@@ -9,7 +9,7 @@ import torch
 from rlinf_async.core.row_stack import RowStack, stacked
 from rlinf_async.hosts.contract import Contract
 from rlinf_async.wire.listening import Listening
-from rlinf_async.wire.memory import LARGEST_REST_BYTES, MemoryPool, Pickled, Reuse, read
+from rlinf_async.wire.memory import INLINE_BYTES, MemoryPool, Pickled, Reuse, read
 from rlinf_async.wire.payloads import pack, sealed, unpack
 from rlinf_async.wire.shown_memory import RolloutMemory, ShownMemory
 from tests.open_files import memory_files
@@ -80,12 +80,20 @@ async def test_a_request_has_the_place_of_its_pictures_alone(contract):
 
 def test_what_is_too_large_for_a_message_lies_in_a_file_beside_the_pictures(contract, pool):
     seen = rollout(contract)
-    rest = torch.arange(LARGEST_REST_BYTES)
+    rest = torch.arange(INLINE_BYTES)
     with pool.holding(pack([seen[3]["image"], rest, seen[4]["image"]])) as place:
         assert len(place[2]) == 2
         first, found, last = unpack(read(place))
     assert torch.equal(found, rest)
     assert (first.unique().tolist(), last.unique().tolist()) == ([3], [4])
+
+
+def test_an_array_that_travels_within_the_message_can_be_written_to(contract, pool):
+    own = rollout(contract)
+    with pool.holding(pack([own[0]["image"], np.arange(9)])) as place:
+        _, numbers = unpack(read(place))
+    numbers += 1
+    assert numbers.tolist() == list(range(1, 10))
 
 
 def test_a_part_of_the_environments_is_copied_row_by_row(contract, pool):

@@ -57,9 +57,8 @@ class Recorder(Generic[Output]):
     Answers are those of `Answering`, for the playing environments. A host notes the results of the decisions
     of all B environments, and returns them as [T, B, ...] from `rollout`. After the end of an environment's
     episode its last answer is repeated, beside the images that it shows: the loss masks these rows, but their
-    numbers are valid. If values are
-    recomputed, the inputs of the last observation are added as `bootstrap_inputs` [1, B, ...]. A piece ends
-    with the last decision of its episodes (`kit.pieces`).
+    numbers are valid. If values are recomputed, the inputs of the last observation are added as
+    `bootstrap_inputs` [1, B, ...]. A piece ends with the last decision of its episodes (`kit.pieces`).
     """
 
     def __init__(self, ticket: Ticket, *, settings: RunSettings, every_end: bool, episodes: Episodes) -> None:

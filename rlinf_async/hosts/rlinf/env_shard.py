@@ -188,7 +188,7 @@ class TrainShard(kit.TrainShard[ShardOutput]):
         last = self._last.env
         # RLinf also passes on the last intervention (`store_last_obs_and_intervened_info`).
         return EnvStep(
-            obs=dict(self.contract.again(last.obs)),
+            obs=self.contract.again(last.obs),
             intervene_actions=last.intervene_actions,
             intervene_flags=last.intervene_flags,
         )

@@ -118,7 +118,7 @@ class TrainShard(kit.TrainShard[ShardOutput]):
 
     def begin(self) -> Shown[ShardOutput]:
         if self._auto_reset and self._last is not None:
-            observation = dict(self.contract.again(self._last.observation))  # the episodes go on
+            observation = self.contract.again(self._last.observation)  # the episodes go on
         else:
             self._stage.env.is_start = True
             if self._taken_on is not None:

@@ -21,6 +21,7 @@ from rlinf_async.loops import simulator_thread
 from rlinf_async.observe.reading.faults import read_faults
 from rlinf_async.ray_runtime.processes import shard_worker as module
 from rlinf_async.ray_runtime.processes.shard_worker import ShardWorker, concatenate_metrics, each
+from rlinf_async.wire.shown_memory import RolloutMemory
 from tests.hostile_errors import RAISED
 from tests.making import plan, run_settings
 
@@ -268,15 +269,15 @@ def test_an_env_loop_is_of_the_shards_own_environments(monkeypatch):
 
     monkeypatch.setattr(env_loop, "run_shard", run_shard)
     worker = Worker(rank=0)
-    shards = {
-        1: SimpleNamespace(stand_at=lambda *_: None, horizon=5, keep_in=seen.setdefault("rows", []).append)
-    }
+    memories = []
+    shards = {1: SimpleNamespace(stand_at=lambda *_: None, horizon=5, keep_in=memories.append)}
     worker.train_shard = shards.__getitem__
     settings = run_settings(asynchrony=AsyncConfig.from_mapping({"mode": "full"}))
     asyncio.run(worker._collecting(settings, 1, shard=3, policy="its policy", trajectories="its buffer"))
     assert (seen["shard"], seen["policy"], seen["trajectories"]) == (3, "its policy", "its buffer")
     assert (seen["overlaps"], seen["spans"]) == (True, worker.spans)
     assert seen["env"] is shards[1]
+    assert [type(memory) for memory in memories] == [RolloutMemory]
     recorded = []
     worker.recorder = lambda *arguments: recorded.append(arguments)
     ticket = Ticket(shard=3, batch=4, epoch=0, place=3, version=2)
